@@ -1,0 +1,230 @@
+"""The one place that decides what happens in this process.
+
+SGLang's plugin framework (0.5.11 and later) or the start-up hook (0.5.9, 0.5.10.x) calls in here
+at the start of every process.  Nothing of SGLang is imported: wrappers are put in place as its
+modules are imported, by the process itself, in whatever order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from sglang_kimi_eagle import __version__, upstream
+from sglang_kimi_eagle.capture import StateCapture
+from sglang_kimi_eagle.delegations import add_delegations
+from sglang_kimi_eagle.diagnostics import (
+    Diagnostic,
+    LaunchRefused,
+    Severity,
+    errors,
+    rule,
+)
+from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings, switched_off
+
+log = logging.getLogger("sglang_kimi_eagle")
+
+NOT_LOADED = rule(
+    "KE007",
+    "plugin-not-loaded",
+    Severity.ERROR,
+    "The plugin could not even be imported. SGLang logs that and goes on without it, so a launch "
+    "that asks for EAGLE3 with a Kimi-K2.5 target is stopped instead.",
+    example="An environment in which wrapt was uninstalled.",
+)
+PATCH_FAILED = rule(
+    "KE006",
+    "patch-failed",
+    Severity.ERROR,
+    "A part of the plugin could not be put in place in this process. A server without it would "
+    "fail after loading all weights, or serve a drafter on the wrong states.",
+    example="An SGLang in which ModelRunner cannot be wrapped.",
+)
+
+
+@dataclass
+class Process:
+    """What the plugin did in this process."""
+
+    found_by: str = ""
+    """How the plugin was loaded; empty while it was not."""
+    added: tuple[str, ...] = ()
+    capture: StateCapture = field(default_factory=StateCapture)
+    failures: list[Diagnostic] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)
+    """Findings that were logged already."""
+
+
+process = Process()
+
+
+def activate(found_by: str) -> None:
+    """Activate the plugin in this process, once, whoever calls first.
+
+    Args:
+        found_by: how the plugin was loaded, for `doctor` and the log.
+    """
+    if process.found_by or switched_off():
+        return
+    installation = upstream.find_sglang()
+    by_framework = installation is not None and installation.has_plugin_framework
+    if found_by == "start-up hook" and by_framework:
+        # That release loads plugins itself, and lets SGLANG_PLUGINS choose among them.
+        return
+    process.found_by = found_by
+    for module, callback in (
+        (upstream.SERVER_ARGS_MODULE, _wrap_server_args),
+        (upstream.RUNNER_MODULE, _wrap_model_runner),
+        (upstream.DEEPSEEK_MODULE, _wrap_setter),
+        (upstream.KIMI_MODULE, _add_methods),
+    ):
+        wrapt.register_post_import_hook(_guarded(callback), module)
+
+
+def _guarded(callback: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """Keep a failing callback from breaking the import.
+
+    SGLang's model registry swallows import errors and drops the architecture; the failure is kept
+    and refused where an exception stops the server.
+    """
+
+    def on_import(module: ModuleType) -> None:
+        try:
+            callback(module)
+        except Exception as error:
+            process.failures.append(
+                PATCH_FAILED.found(
+                    f"{callback.__name__.strip('_').replace('_', ' ')} failed: {error}",
+                    where=module.__name__,
+                    seen=repr(error),
+                    leads_to="The server would run without this part of the plugin.",
+                    mend="Use an SGLang release that the plugin was tested on, or switch the "
+                    f"plugin off with {SWITCH}=0.",
+                )
+            )
+
+    return on_import
+
+
+def _wrap_server_args(module: ModuleType) -> None:
+    # Up to 0.5.18 construction resolves the arguments and opens the target's files; later
+    # releases do it in a step of its own.
+    name = "resolve_once" if hasattr(module.ServerArgs, "resolve_once") else "__post_init__"
+    wrapt.wrap_function_wrapper(module.ServerArgs, name, _before_resolution)
+
+
+def _wrap_model_runner(module: ModuleType) -> None:
+    wrapt.wrap_function_wrapper(module.ModelRunner, "__init__", _before_model)
+
+
+def _wrap_setter(module: ModuleType) -> None:
+    wrapt.wrap_function_wrapper(
+        module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture
+    )
+
+
+def _add_methods(module: ModuleType) -> None:
+    process.added = add_delegations(getattr(module, upstream.KIMI_CLASS))
+
+
+def _before_resolution(
+    wrapped: Callable[..., Any], server_args: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Judge the launch in the launching process, before SGLang opens the target."""
+    if not getattr(server_args, "_resolution_finished", False):
+        _judge(server_args, loading=False)
+    return wrapped(*args, **kwargs)
+
+
+def _before_model(
+    wrapped: Callable[..., Any], runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Judge the launch once more in the process that loads the model, before it does."""
+    bound = inspect.signature(wrapped).bind_partial(*args, **kwargs).arguments
+    if not bound.get("is_draft_worker", False):
+        _judge(bound["server_args"], loading=True)
+    return wrapped(*args, **kwargs)
+
+
+def _judge(server_args: Any, *, loading: bool) -> None:
+    """Judge a launch; refuse it, or set up this process for it.
+
+    Raises:
+        LaunchRefused: the launch must not go on.
+    """
+    from sglang_kimi_eagle import launch
+    from sglang_kimi_eagle.server_arguments import ServerArguments
+
+    arguments = ServerArguments.from_sglang(server_args)
+    if not arguments.speculative_algorithm:
+        return
+    target = launch.target_of(arguments)
+    if target is None or not launch.concerns(arguments, target):
+        return
+    settings = read_settings()
+    installation = upstream.find_sglang()
+    assert installation is not None
+    verdict = launch.judge(arguments, target, settings, installation)
+    findings = list(verdict.findings)
+    if loading:
+        _import_kimi()
+        findings += launch.apply_settings(process.failures, settings)
+        findings += _missing_methods(settings)
+    report(findings)
+    if errors(findings):
+        raise LaunchRefused(findings)
+    if not loading:
+        return
+    assert verdict.release is not None
+    if verdict.wiring is not None:
+        process.capture.states = verdict.wiring.states
+        process.capture.mend_partial_sums = verdict.release.partial_sums
+    log.info("%s", launch.log_line(verdict, process.added, __version__))
+
+
+def _import_kimi() -> None:
+    """Import the target's module now: its hooks must have run before they are judged."""
+    import importlib
+
+    importlib.import_module(upstream.KIMI_MODULE)
+
+
+def _missing_methods(settings: Settings) -> list[Diagnostic]:
+    cls = getattr(sys.modules[upstream.KIMI_MODULE], upstream.KIMI_CLASS, None)
+    missing = [name for name in upstream.METHODS if not hasattr(cls, name)]
+    if not missing:
+        return []
+    return [
+        PATCH_FAILED.found(
+            f"{upstream.KIMI_CLASS} has no {', '.join(missing)}.",
+            where=upstream.KIMI_MODULE,
+            seen="the class after the plugin's hook",
+            leads_to="SGLang fails after it has loaded all weights.",
+            mend=f"Use a tested SGLang release, or switch the plugin off with {SWITCH}=0.",
+        )
+    ]
+
+
+def report(findings: list[Diagnostic]) -> None:
+    """Print errors on stderr and log the rest, each once per process."""
+    for finding in findings:
+        text = finding.render()
+        if text in process.reported:
+            continue
+        process.reported.add(text)
+        if finding.severity is Severity.ERROR:
+            sys.stderr.write(f"sglang-kimi-eagle: {text}\n")
+        elif finding.severity is Severity.WARNING:
+            log.warning("sglang-kimi-eagle: %s", text)
+        else:
+            log.info("sglang-kimi-eagle: %s", text)
+    if errors(findings):
+        sys.stderr.write("sglang-kimi-eagle: launch refused; no weight was read.\n")
+        sys.stderr.flush()

@@ -1,0 +1,48 @@
+"""The command ``sglang-kimi-eagle``.  It needs neither sglang nor torch.
+
+Exit status of every command: 0 when all is well, 1 with warnings, 2 for a wrong command line,
+3 when errors were found or the request was refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sglang_kimi_eagle import __version__
+from sglang_kimi_eagle.cli.doctor import doctor
+from sglang_kimi_eagle.cli.pin import pin
+from sglang_kimi_eagle.cli.wiring import wiring
+
+app = typer.Typer(
+    name="sglang-kimi-eagle",
+    help="EAGLE-3 drafters for Kimi-K2.5 on stock SGLang, rightly wired.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(doctor)
+app.command()(wiring)
+app.command()(pin)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sglang-kimi-eagle {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """EAGLE-3 drafters for Kimi-K2.5 on stock SGLang, rightly wired."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

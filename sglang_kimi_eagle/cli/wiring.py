@@ -1,0 +1,153 @@
+"""``sglang-kimi-eagle wiring``: what each release captures for a drafter, stock and plugin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
+from sglang_kimi_eagle.cli.output import USAGE, print_findings, status_of
+from sglang_kimi_eagle.diagnostics import Diagnostic, errors
+from sglang_kimi_eagle.launch import wiring_of
+from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
+from sglang_kimi_eagle.settings import read_settings
+from sglang_kimi_eagle.states import States, show
+from sglang_kimi_eagle.wiring import Wiring
+
+MLA_ARCHITECTURE = "Eagle3DeepseekV2ForCausalLM"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One release's line of the answer."""
+
+    release: Release
+    stock: str
+    plugin: str
+    reason: str
+    same: bool
+    """Stock and plugin capture the same states."""
+    wiring: Wiring | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row in the shape of the JSON output."""
+        wiring = self.wiring
+        return {
+            "sglang": self.release.version,
+            "stock": None if wiring is None or wiring.stock is None else list(wiring.stock),
+            "plugin": None if wiring is None or wiring.states is None else list(wiring.states),
+            "reason": self.reason,
+            "explanation": "" if wiring is None else wiring.explanation,
+            "same": self.same,
+            "findings": [] if wiring is None else [f.as_dict() for f in wiring.findings],
+        }
+
+
+def wiring(
+    drafter: Annotated[str, typer.Argument(help="Folder, or hub id in the local cache.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="The target's folder or hub id. Without it: 61 layers, Kimi-K2.5's."),
+    ] = None,
+    sglang: Annotated[
+        list[str] | None, typer.Option(help="A release; may be given several times. Default: all.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which states each SGLang release captures, unmodified and with the plugin."""
+    unknown = [version for version in sglang or [] if version not in RELEASES]
+    if unknown:
+        typer.echo(
+            f"No such release in the table: {', '.join(unknown)}. Known: {OLDEST} - {NEWEST}.",
+            err=True,
+        )
+        raise typer.Exit(USAGE)
+    settings = read_settings()
+    if settings.findings:
+        print_findings(settings.findings)
+        raise typer.Exit(status_of(settings.findings))
+    checkpoint = open_drafter(drafter)
+    num_layers = layers_of(target)
+    is_mla = checkpoint.config.get("architectures") == [MLA_ARCHITECTURE]
+    rows = [
+        _row(
+            release,
+            wiring_of(checkpoint, num_layers, release, settings),
+            num_layers,
+            served=release.mla_drafter or not is_mla,
+        )
+        for version, release in RELEASES.items()
+        if not sglang or version in sglang
+    ]
+    findings = _distinct(rows)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "drafter": str(checkpoint.folder),
+                    "num_layers": num_layers,
+                    "releases": [row.as_dict() for row in rows],
+                },
+                indent=2,
+            )
+        )
+    else:
+        _print_table(rows, str(checkpoint.folder), num_layers)
+        print_findings(findings)
+    raise typer.Exit(status_of(findings))
+
+
+def _row(release: Release, found: Wiring, num_layers: int, *, served: bool) -> Row:
+    if not served:
+        text = f"{MLA_ARCHITECTURE} is not registered"
+        return Row(release, text, text, "not served", True, None)
+    refused = errors(found.findings)
+    if refused:
+        plugin = f"refused: {', '.join(sorted({f.code for f in refused}))}"
+    else:
+        plugin = show(found.states) if found.states else "nothing"
+    return Row(
+        release,
+        _stock_text(found.stock, release, num_layers),
+        plugin,
+        found.reason.value,
+        found.states == found.stock,
+        found,
+    )
+
+
+def _stock_text(stock: States | None, release: Release, num_layers: int) -> str:
+    if stock is None:
+        return "nothing"
+    lost = [state for state in stock if state not in release.reachable(num_layers)]
+    return show(stock) + (f"; {show(lost)} never captured" if lost else "")
+
+
+def _distinct(rows: list[Row]) -> list[Diagnostic]:
+    """Return each finding once: releases mostly repeat each other."""
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for row in rows:
+        for finding in row.wiring.findings if row.wiring else ():
+            found.setdefault((finding.code, finding.message), finding)
+    return list(found.values())
+
+
+def _print_table(rows: list[Row], drafter: str, num_layers: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{drafter}, target of {num_layers} layers")
+    for name in ("sglang", "stock captures", "with the plugin", "because"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        style = None if row.same else "yellow"
+        table.add_row(row.release.version, row.stock, row.plugin, row.reason, style=style)
+    console = Console()
+    console.print(table)
+    for explanation in dict.fromkeys(
+        row.wiring.explanation for row in rows if row.wiring and row.wiring.explanation
+    ):
+        console.print(f"  {explanation}", markup=False, highlight=False)

@@ -1,0 +1,63 @@
+"""The door through which SGLang, or the start-up hook, loads the plugin.
+
+SGLang logs and swallows every exception of a plugin function.  So this module imports nothing
+that can fail, and when the plugin itself fails it stops a launch that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def plugin() -> None:
+    """Activate the plugin: the entry point of the group ``sglang.srt.plugins``."""
+    activate(found_by="sglang.srt.plugins")
+
+
+def activate(found_by: str) -> None:
+    """Activate the plugin, or stop a launch that cannot do without it.
+
+    Raises:
+        SystemExit: status 3, when the plugin failed and the command line asks for EAGLE3 with a
+            target that is, or may be, Kimi-K2.5.
+    """
+    try:
+        from sglang_kimi_eagle.activation import activate as activate_here
+
+        activate_here(found_by)
+    except Exception as error:
+        sys.stderr.write(
+            "sglang-kimi-eagle: KE007 error: the plugin itself failed to load.\n"
+            f"  where:    {found_by}, Python {sys.version.split()[0]} ({sys.executable})\n"
+            f"  seen:     {error!r}\n"
+            "  leads to: an EAGLE-3 drafter for Kimi-K2.5 would be served without the plugin.\n"
+            "  mend:     reinstall sglang-kimi-eagle with its dependencies, or switch it off "
+            "with SGLANG_KIMI_EAGLE=0.\n"
+        )
+        if needs_plugin(sys.argv):
+            raise SystemExit(3) from error
+
+
+def needs_plugin(argv: list[str]) -> bool:
+    """Tell whether a launch command line asks for EAGLE3 with a target that may be Kimi-K2.5."""
+    if os.environ.get("SGLANG_KIMI_EAGLE") == "0":
+        return False
+    words = [part for argument in argv for part in argument.split("=", 1)]
+    if not any(word.upper() == "EAGLE3" for word in words):
+        return False
+    for flag, value in zip(words, words[1:], strict=False):
+        if flag in ("--model-path", "--model"):
+            return _may_be_kimi(Path(value) / "config.json")
+    return True
+
+
+def _may_be_kimi(config: Path) -> bool:
+    try:
+        with config.open("rb") as file:
+            model_type = json.loads(file.read(1 << 20)).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return True
+    return bool(model_type == "kimi_k25")

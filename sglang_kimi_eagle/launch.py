@@ -1,0 +1,140 @@
+"""Judge a launch from its server arguments alone: before torch, the target or a weight is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sglang_kimi_eagle import catalogue, extending, hub, provenance, upstream
+from sglang_kimi_eagle.checks import Context, run_checks
+from sglang_kimi_eagle.diagnostics import Diagnostic, errors
+from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.releases import Release
+from sglang_kimi_eagle.server_arguments import ServerArguments
+from sglang_kimi_eagle.settings import Settings
+from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
+from sglang_kimi_eagle.wiring import Reason, Wiring, resolve
+
+EAGLE3 = "EAGLE3"
+# Names under which people launch an EAGLE-3 drafter by mistake; only checks look at these.
+MISTAKEN = frozenset({"EAGLE", "NEXTN"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about one launch."""
+
+    release: Release | None
+    """The behaviour of the running SGLang; None when it is not known."""
+    wiring: Wiring | None
+    """None when the launch is not an EAGLE-3 one, or is refused before the wiring is known."""
+    missing_methods: tuple[str, ...]
+    findings: tuple[Diagnostic, ...]
+
+    @property
+    def refused(self) -> bool:
+        """Whether an error stops the launch."""
+        return bool(errors(self.findings))
+
+
+def concerns(arguments: ServerArguments, target: Target | None) -> bool:
+    """Tell whether the plugin has anything to say: speculation with a Kimi-K2.5 target."""
+    algorithm = (arguments.speculative_algorithm or "").upper()
+    return (
+        target is not None
+        and target.is_kimi_k25
+        and (algorithm == EAGLE3 or algorithm in MISTAKEN)
+    )
+
+
+def target_of(arguments: ServerArguments) -> Target | None:
+    """Read the target's config; None when it is not on this machine yet, or unreadable.
+
+    SGLang itself reports a target that cannot be read.
+    """
+    try:
+        return read_target(arguments.model_path, arguments.revision)
+    except UnreadableTarget:
+        return None
+
+
+def judge(
+    arguments: ServerArguments,
+    target: Target,
+    settings: Settings,
+    installation: upstream.Installation,
+) -> Verdict:
+    """Judge a launch that `concerns` the plugin."""
+    inspection = upstream.inspect(installation)
+    findings = [*settings.findings, *inspection.findings]
+    release = inspection.release
+    wiring: Wiring | None = None
+    if release is not None:
+        drafter, unreadable = _drafter_of(arguments)
+        findings += unreadable
+        findings += run_checks(
+            Context(drafter=drafter, target=target, arguments=arguments, release=release),
+            # Strictness and silence are applied once, over all findings.
+            dataclasses.replace(settings, strict=False, ignore=frozenset()),
+        )
+        if drafter is not None and (arguments.speculative_algorithm or "").upper() == EAGLE3:
+            wiring = wiring_of(drafter, target.num_layers, release, settings)
+            findings += wiring.findings
+    findings = apply_settings(findings, settings)
+    return Verdict(release, wiring, inspection.missing_methods, tuple(findings))
+
+
+def wiring_of(
+    drafter: Drafter, num_layers: int, release: Release, settings: Settings
+) -> Wiring:
+    """Resolve the wiring of a drafter that was read."""
+    d2t = drafter.read_tensor("d2t") if "d2t" in drafter.tensors else None
+    return resolve(
+        drafter.config,
+        num_layers=num_layers,
+        release=release,
+        override=settings.states,
+        known=catalogue.lookup(drafter.config, d2t, extending.known_drafters()),
+        provenance=provenance.evidence_of(drafter.config, drafter.tensors),
+        where=str(drafter.folder / "config.json"),
+    )
+
+
+def apply_settings(findings: Iterable[Diagnostic], settings: Settings) -> list[Diagnostic]:
+    """Drop the silenced findings, and promote warnings in strict mode."""
+    kept = [finding for finding in findings if finding.code not in settings.ignore]
+    return [finding.promoted() for finding in kept] if settings.strict else kept
+
+
+def _drafter_of(arguments: ServerArguments) -> tuple[Drafter | None, tuple[Diagnostic, ...]]:
+    if not arguments.draft_model_path:
+        return None, ()
+    try:
+        hub.fetch(arguments.draft_model_path, arguments.draft_model_revision)
+        return read_drafter(arguments.draft_model_path, arguments.draft_model_revision), ()
+    except UnreadableDrafter as error:
+        return None, error.findings
+
+
+def log_line(verdict: Verdict, added: Iterable[str], version: str) -> str:
+    """Say in one line what the plugin does in a process that loads a model."""
+    release, wiring = verdict.release, verdict.wiring
+    assert release is not None
+    names = list(added)
+    methods = f"added {', '.join(names)}" if names else "all three methods already there"
+    mended = [
+        text
+        for has_it, text in (
+            (release.graphs_reset_ids, "graphs captured with default ids"),
+            (release.partial_sums, "partial sums under fused all-reduce"),
+        )
+        if has_it
+    ]
+    captures = "nothing (not an EAGLE-3 launch)" if wiring is None else wiring.label
+    if wiring is not None and wiring.reason is Reason.NOT_CAPTURED:
+        captures = "nothing (use_aux_hidden_state is false)"
+    return (
+        f"sglang-kimi-eagle {version}: sglang {release.version}; {methods}; "
+        f"mended: {', '.join(mended) or 'nothing to mend'}; captures {captures}"
+    )

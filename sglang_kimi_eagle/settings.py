@@ -1,0 +1,107 @@
+"""Every environment variable of the plugin, read in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
+from sglang_kimi_eagle.states import States
+
+SWITCH = "SGLANG_KIMI_EAGLE"
+STATES = "SGLANG_KIMI_EAGLE_STATES"
+STRICT = "SGLANG_KIMI_EAGLE_STRICT"
+IGNORE = "SGLANG_KIMI_EAGLE_IGNORE"
+
+BAD_SETTING = rule(
+    "KE010",
+    "bad-setting",
+    Severity.ERROR,
+    "An environment variable of the plugin has a value that it cannot read. Going on without it "
+    "would serve something other than what was asked for.",
+    example="SGLANG_KIMI_EAGLE_STATES=3;31;59",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The plugin's settings in this process."""
+
+    enabled: bool = True
+    """``SGLANG_KIMI_EAGLE`` is not 0."""
+    states: States | None = None
+    """``SGLANG_KIMI_EAGLE_STATES``: the states to capture, whatever the drafter's config says."""
+    strict: bool = False
+    """``SGLANG_KIMI_EAGLE_STRICT=1``: warnings stop the launch."""
+    ignore: frozenset[str] = frozenset()
+    """``SGLANG_KIMI_EAGLE_IGNORE``: codes of findings to silence."""
+    findings: tuple[Diagnostic, ...] = ()
+    """What was wrong with the variables themselves."""
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from ``environ`` (default: the process's)."""
+    environ = os.environ if environ is None else environ
+    findings: list[Diagnostic] = []
+    return Settings(
+        enabled=_flag(environ, SWITCH, True, findings),
+        states=_states(environ, findings),
+        strict=_flag(environ, STRICT, False, findings),
+        ignore=frozenset(
+            code.strip().upper() for code in environ.get(IGNORE, "").split(",") if code.strip()
+        ),
+        findings=tuple(findings),
+    )
+
+
+def switched_off(environ: Mapping[str, str] | None = None) -> bool:
+    """Tell whether ``SGLANG_KIMI_EAGLE=0`` switches the plugin off in this process."""
+    return not read_settings(environ).enabled
+
+
+def _flag(
+    environ: Mapping[str, str], name: str, default: bool, findings: list[Diagnostic]
+) -> bool:
+    text = environ.get(name, "").strip().lower()
+    if not text:
+        return default
+    if text in ("0", "false", "off", "no"):
+        return False
+    if text in ("1", "true", "on", "yes"):
+        return True
+    findings.append(
+        BAD_SETTING.found(
+            f"{name} must be 0 or 1.",
+            where=f"environment, {name}",
+            seen=repr(environ[name]),
+            mend=f"Set {name}=0 or {name}=1, or unset it.",
+        )
+    )
+    return default
+
+
+def _states(environ: Mapping[str, str], findings: list[Diagnostic]) -> States | None:
+    text = environ.get(STATES, "").strip()
+    if not text:
+        return None
+    states = parse_states(text)
+    if states is None:
+        findings.append(
+            BAD_SETTING.found(
+                f"{STATES} must be states h[k] as whole numbers with commas between them.",
+                where=f"environment, {STATES}",
+                seen=repr(text),
+                mend=f"For the states h[3], h[31], h[59] set {STATES}=3,31,59, or unset it.",
+            )
+        )
+    return states
+
+
+def parse_states(text: str) -> States | None:
+    """Parse ``3,31,59`` into states; None when it is not such a list."""
+    parts = [part.strip() for part in text.split(",")]
+    # The length bound keeps a huge number from being parsed at all.
+    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+        return None
+    return tuple(int(part) for part in parts)

@@ -7,9 +7,12 @@ modules are imported, by the process itself, in whatever order.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
+import os
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -30,6 +33,8 @@ from sglang_kimi_eagle.diagnostics import (
 from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings, switched_off
 
 log = logging.getLogger("sglang_kimi_eagle")
+
+_REPORTED = "_SGLANG_KIMI_EAGLE_REPORTED"
 
 NOT_LOADED = rule(
     "KE007",
@@ -58,8 +63,6 @@ class Process:
     added: tuple[str, ...] = ()
     capture: StateCapture = field(default_factory=StateCapture)
     failures: list[Diagnostic] = field(default_factory=list)
-    reported: set[str] = field(default_factory=set)
-    """Findings that were logged already."""
 
 
 process = Process()
@@ -125,9 +128,7 @@ def _wrap_model_runner(module: ModuleType) -> None:
 
 
 def _wrap_setter(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(
-        module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture
-    )
+    wrapt.wrap_function_wrapper(module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture)
 
 
 def _add_methods(module: ModuleType) -> None:
@@ -149,11 +150,13 @@ def _before_model(
     """Judge the launch once more in the process that loads the model, before it does."""
     bound = inspect.signature(wrapped).bind_partial(*args, **kwargs).arguments
     if not bound.get("is_draft_worker", False):
-        _judge(bound["server_args"], loading=True)
+        # What SGLang has read itself, for a target that is on no file system.
+        read = bound["model_config"].hf_config.to_dict()
+        _judge(bound["server_args"], loading=True, target_config=read)
     return wrapped(*args, **kwargs)
 
 
-def _judge(server_args: Any, *, loading: bool) -> None:
+def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | None = None) -> None:
     """Judge a launch; refuse it, or set up this process for it.
 
     Raises:
@@ -165,7 +168,7 @@ def _judge(server_args: Any, *, loading: bool) -> None:
     arguments = ServerArguments.from_sglang(server_args)
     if not arguments.speculative_algorithm:
         return
-    target = launch.target_of(arguments)
+    target = launch.find_target(arguments, target_config)
     if target is None or not launch.concerns(arguments, target):
         return
     settings = read_settings()
@@ -191,8 +194,6 @@ def _judge(server_args: Any, *, loading: bool) -> None:
 
 def _import_kimi() -> None:
     """Import the target's module now: its hooks must have run before they are judged."""
-    import importlib
-
     importlib.import_module(upstream.KIMI_MODULE)
 
 
@@ -213,18 +214,25 @@ def _missing_methods(settings: Settings) -> list[Diagnostic]:
 
 
 def report(findings: list[Diagnostic]) -> None:
-    """Print errors on stderr and log the rest, each once per process."""
+    """Print errors on stderr and log the rest.
+
+    A warning is logged once per launch: what the launching process has logged, the processes that
+    it starts know of by an environment variable.
+    """
+    reported = set(os.environ.get(_REPORTED, "").split())
     for finding in findings:
         text = finding.render()
-        if text in process.reported:
-            continue
-        process.reported.add(text)
+        mark = f"{finding.code}-{zlib.crc32(text.encode()):08x}"
         if finding.severity is Severity.ERROR:
             sys.stderr.write(f"sglang-kimi-eagle: {text}\n")
+        elif mark in reported:
+            continue
         elif finding.severity is Severity.WARNING:
             log.warning("sglang-kimi-eagle: %s", text)
         else:
             log.info("sglang-kimi-eagle: %s", text)
+        reported.add(mark)
+    os.environ[_REPORTED] = " ".join(sorted(reported))
     if errors(findings):
         sys.stderr.write("sglang-kimi-eagle: launch refused; no weight was read.\n")
         sys.stderr.flush()

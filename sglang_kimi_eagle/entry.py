@@ -6,6 +6,7 @@ that can fail, and when the plugin itself fails it stops a launch that needs it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -48,7 +49,7 @@ def needs_plugin(argv: list[str]) -> bool:
     words = [part for argument in argv for part in argument.split("=", 1)]
     if not any(word.upper() == "EAGLE3" for word in words):
         return False
-    for flag, value in zip(words, words[1:], strict=False):
+    for flag, value in itertools.pairwise(words):
         if flag in ("--model-path", "--model"):
             return _may_be_kimi(Path(value) / "config.json")
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sglang_kimi_eagle import catalogue, extending, hub, provenance, upstream
 from sglang_kimi_eagle.checks import Context, run_checks
@@ -13,7 +14,7 @@ from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.releases import Release
 from sglang_kimi_eagle.server_arguments import ServerArguments
 from sglang_kimi_eagle.settings import Settings
-from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
+from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target, target_of
 from sglang_kimi_eagle.wiring import Reason, Wiring, resolve
 
 EAGLE3 = "EAGLE3"
@@ -40,21 +41,28 @@ class Verdict:
 
 def concerns(arguments: ServerArguments, target: Target | None) -> bool:
     """Tell whether the plugin has anything to say: speculation with a Kimi-K2.5 target."""
-    algorithm = (arguments.speculative_algorithm or "").upper()
     return (
         target is not None
         and target.is_kimi_k25
-        and (algorithm == EAGLE3 or algorithm in MISTAKEN)
+        and (arguments.algorithm == EAGLE3 or arguments.algorithm in MISTAKEN)
     )
 
 
-def target_of(arguments: ServerArguments) -> Target | None:
+def find_target(arguments: ServerArguments, config: dict[str, Any] | None = None) -> Target | None:
     """Read the target's config; None when it is not on this machine yet, or unreadable.
 
     SGLang itself reports a target that cannot be read.
+
+    Args:
+        arguments: the launch.
+        config: what SGLang made of the target's config, for a target that only SGLang can reach.
     """
     try:
         return read_target(arguments.model_path, arguments.revision)
+    except UnreadableTarget:
+        pass
+    try:
+        return target_of(config, arguments.model_path) if config is not None else None
     except UnreadableTarget:
         return None
 
@@ -75,21 +83,19 @@ def judge(
         findings += unreadable
         findings += run_checks(
             Context(drafter=drafter, target=target, arguments=arguments, release=release),
-            # Strictness and silence are applied once, over all findings.
-            dataclasses.replace(settings, strict=False, ignore=frozenset()),
+            # Strictness is applied once, over all findings.
+            dataclasses.replace(settings, strict=False),
         )
-        if drafter is not None and (arguments.speculative_algorithm or "").upper() == EAGLE3:
+        if drafter is not None and arguments.algorithm == EAGLE3:
             wiring = wiring_of(drafter, target.num_layers, release, settings)
             findings += wiring.findings
     findings = apply_settings(findings, settings)
     return Verdict(release, wiring, inspection.missing_methods, tuple(findings))
 
 
-def wiring_of(
-    drafter: Drafter, num_layers: int, release: Release, settings: Settings
-) -> Wiring:
+def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Settings) -> Wiring:
     """Resolve the wiring of a drafter that was read."""
-    d2t = drafter.read_tensor("d2t") if "d2t" in drafter.tensors else None
+    d2t = drafter.read_tensor("d2t").tobytes() if drafter.can_read("d2t") else None
     return resolve(
         drafter.config,
         num_layers=num_layers,
@@ -103,7 +109,8 @@ def wiring_of(
 
 def apply_settings(findings: Iterable[Diagnostic], settings: Settings) -> list[Diagnostic]:
     """Drop the silenced findings, and promote warnings in strict mode."""
-    kept = [finding for finding in findings if finding.code not in settings.ignore]
+    silenced = settings.ignore | extending.silenced()
+    kept = [finding for finding in findings if finding.code not in silenced]
     return [finding.promoted() for finding in kept] if settings.strict else kept
 
 

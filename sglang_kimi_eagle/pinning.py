@@ -157,7 +157,7 @@ def write_in_place(folder: Path, pinned: Mapping[str, Any]) -> Path:
             BEHIND_LINK.found(
                 "config.json is a link, so it is not changed in place.",
                 where=str(config),
-                seen=f"a link to {os.readlink(config)}",
+                seen=f"a link to {config.readlink()}",
                 mend="Write a copy instead: --output FOLDER.",
             )
         )

@@ -60,9 +60,7 @@ def switched_off(environ: Mapping[str, str] | None = None) -> bool:
     return not read_settings(environ).enabled
 
 
-def _flag(
-    environ: Mapping[str, str], name: str, default: bool, findings: list[Diagnostic]
-) -> bool:
+def _flag(environ: Mapping[str, str], name: str, default: bool, findings: list[Diagnostic]) -> bool:
     text = environ.get(name, "").strip().lower()
     if not text:
         return default

@@ -7,6 +7,7 @@ torch or a model is loaded, and a tool can judge an SGLang that this interpreter
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.machinery
 import sys
 import types
@@ -135,15 +136,16 @@ class Sources:
         """Return the class or function ``dotted`` of ``module``; None when it is not there."""
         node: ast.AST | None = self.tree(module)
         for name in dotted.split("."):
+            if node is None:
+                break
             node = next(
                 (
                     child
-                    for child in ast.iter_child_nodes(node) if node is not None
-                    if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-                    and child.name == name
+                    for child in ast.iter_child_nodes(node)
+                    if isinstance(child, (ast.ClassDef, ast.FunctionDef)) and child.name == name
                 ),
                 None,
-            ) if node is not None else None
+            )
         return node
 
 
@@ -226,9 +228,7 @@ def inspect(installation: Installation) -> Inspection:
         captures_embedding=not inline,
         graphs_reset_ids=_graphs_reset_ids(sources),
         partial_sums=inline and _defers_all_reduce(sources),
-        mla_drafter=sources.find(
-            "sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM"
-        )
+        mla_drafter=sources.find("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM")
         is not None,
     )
     findings += _compare(release)
@@ -301,20 +301,10 @@ def _setter_rule(sources: Sources) -> SetterRule | None:
 
 
 def _compile(node: ast.FunctionDef) -> Callable[..., object]:
-    bare = ast.FunctionDef(
-        name=node.name,
-        args=ast.arguments(
-            posonlyargs=[],
-            args=[ast.arg(arg=argument.arg) for argument in node.args.args],
-            kwonlyargs=[],
-            kw_defaults=[],
-            defaults=node.args.defaults,
-        ),
-        body=node.body,
-        decorator_list=[],
-        returns=None,
-        type_params=[],
-    )
+    bare = copy.deepcopy(node)
+    bare.decorator_list, bare.returns = [], None
+    for argument in bare.args.args:
+        argument.annotation = None
     module = ast.fix_missing_locations(ast.Module(body=[bare], type_ignores=[]))
     namespace: dict[str, Callable[..., object]] = {}
     exec(compile(module, f"<{node.name}>", "exec"), {}, namespace)
@@ -350,7 +340,9 @@ def _captures_inline(sources: Sources) -> bool | None:
     ):
         return None
     return any(
-        isinstance(test, ast.If) and _mentions(test.test, "layers_to_capture") and any(
+        isinstance(test, ast.If)
+        and _mentions(test.test, "layers_to_capture")
+        and any(
             isinstance(node, ast.BinOp)
             and isinstance(node.op, ast.Add)
             and _is_name(node.left, "hidden_states")

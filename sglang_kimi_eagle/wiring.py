@@ -406,14 +406,10 @@ def _not_captured(
                 "intermediate states (fc takes several hidden sizes), else drop the ids.",
             )
         )
-    return Wiring(
-        None, None, Reason.NOT_CAPTURED, "the drafter takes no states", tuple(findings)
-    )
+    return Wiring(None, None, Reason.NOT_CAPTURED, "the drafter takes no states", tuple(findings))
 
 
-def _ambiguous(
-    ids: Sequence[LayerId], own: States, num_layers: int, where: str
-) -> Diagnostic:
+def _ambiguous(ids: Sequence[LayerId], own: States, num_layers: int, where: str) -> Diagnostic:
     by_states: dict[States, list[str]] = {}
     for version, other in RELEASES.items():
         by_states.setdefault(other.stock_states(ids, num_layers), []).append(version)
@@ -503,9 +499,7 @@ def _shape_findings(
     return findings
 
 
-def _parse_ids(
-    value: object, where: str, findings: list[Diagnostic]
-) -> tuple[LayerId, ...] | None:
+def _parse_ids(value: object, where: str, findings: list[Diagnostic]) -> tuple[LayerId, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(

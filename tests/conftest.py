@@ -1,59 +1,35 @@
-"""Shared fixtures."""
+"""Shared fixtures, and the order of the tests: fast ones first."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from interpreters import ROOT, Environment, package_standing_in_for_sglang
+
+ORDER = ("wheels", "engine", "matrix")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run unmarked tests first, then those that read wheels, then those that start engines."""
+    items.sort(
+        key=lambda item: max(
+            (ORDER.index(m) + 1 for m in ORDER if item.get_closest_marker(m)), default=0
+        )
+    )
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package's own wheel, built from this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(ROOT)],
-        check=True,
-    )
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True)
     (built,) = folder.glob("*.whl")
     return built
-
-
-class Environment:
-    """A fresh virtual environment that sees the dependencies of this one."""
-
-    def __init__(self, folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        self.folder = folder
-        self.python = folder / "bin" / "python"
-        (self.site,) = folder.glob("lib/python*/site-packages")
-        (self.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-
-    def pip(self, *arguments: str) -> None:
-        """Run pip on this environment."""
-        subprocess.run(
-            [sys.executable, "-m", "pip", "--python", str(self.python), "--quiet", *arguments],
-            check=True,
-        )
-
-    def run(
-        self, code: str, *flags: str, environ: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a line of Python in this environment."""
-        return subprocess.run(
-            [self.python, *flags, "-c", code],
-            capture_output=True,
-            text=True,
-            # Away from the checkout, whose package `-c` would import instead of the installed one.
-            cwd=self.folder,
-            env={**os.environ, **(environ or {})},
-        )
 
 
 @pytest.fixture(scope="session")
@@ -63,14 +39,3 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environm
     environment.pip("install", "--no-deps", str(wheel))
     package_standing_in_for_sglang(environment.site, framework=False)
     return environment
-
-
-def package_standing_in_for_sglang(site: Path, *, framework: bool) -> None:
-    """Write an empty package ``sglang``, with or without SGLang's plugin framework."""
-    folder = site / "sglang" / "srt"
-    folder.mkdir(parents=True)
-    (site / "sglang" / "__init__.py").write_text("")
-    (folder / "__init__.py").write_text("")
-    if framework:
-        (folder / "plugins").mkdir()
-        (folder / "plugins" / "__init__.py").write_text("")

@@ -1,11 +1,11 @@
 """The table of releases, against the sources of the releases themselves."""
 
 import pytest
-from wheels import unpacked
 
 from sglang_kimi_eagle import upstream
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, SetterRule, spans
 from sglang_kimi_eagle.states import Convention
+from wheels import unpacked
 
 
 @pytest.mark.wheels
@@ -30,9 +30,7 @@ def test_the_story_in_two_rows() -> None:
     ids = [2, 30, 58]
     assert RELEASES["0.5.12.post1"].stock_states(ids, 61) == (3, 31, 59)
     assert RELEASES["0.5.13"].stock_states(ids, 61) == (2, 30, 58)
-    assert {release.stock_states([1, 29, 57], 61) for release in RELEASES.values()} == {
-        (2, 30, 58)
-    }
+    assert {release.stock_states([1, 29, 57], 61) for release in RELEASES.values()} == {(2, 30, 58)}
 
 
 def test_the_newer_rule_looks_at_the_first_id_only() -> None:

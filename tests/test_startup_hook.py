@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Environment, package_standing_in_for_sglang
+
+from interpreters import ROOT, Environment, package_standing_in_for_sglang
 
 ACTIVE = "import sglang_kimi_eagle.activation as a; print('by', a.process.found_by or 'nobody')"
 AFTER_IMPORT = f"import sglang; {ACTIVE}"
@@ -62,9 +63,7 @@ def test_the_switch_turns_it_off(installed: Environment) -> None:
     assert result.stdout == "by nobody\n"
 
 
-def test_a_release_with_a_plugin_framework_is_left_to_it(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_a_release_with_a_plugin_framework_is_left_to_it(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     environment.pip("install", "--no-deps", str(wheel))
     package_standing_in_for_sglang(environment.site, framework=True)
@@ -156,7 +155,7 @@ class TestPluginThatCannotBeImported:
             assert "KE007" in err
 
     def test_the_switch_silences_it(self, broken: Environment) -> None:
-        status, out, err = self.run(
+        status, out, _err = self.run(
             broken, "--speculative-algorithm", "EAGLE3", SGLANG_KIMI_EAGLE="0"
         )
         assert (status, out) == (0, "went on\n")

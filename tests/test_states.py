@@ -1,5 +1,7 @@
 """Conversions between layer ids and states."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_states_survive_the_round_trip(states: list[int], convention: Convention
 def test_conversion_is_monotone(ids: list[int], convention: Convention) -> None:
     states = states_of(ids, convention)
     assert list(states) == sorted(states)
-    assert all(a < b for a, b in zip(states, states[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(states))
 
 
 @given(IDS)

@@ -215,7 +215,9 @@ def test_torchspecs_exports_say_which_they_are(
 
 
 def test_stronger_evidence_wins() -> None:
-    output, inputs = (Evidence(c, "a test") for c in (Convention.LAYER_OUTPUT, Convention.LAYER_INPUT))
+    output, inputs = (
+        Evidence(c, "a test") for c in (Convention.LAYER_OUTPUT, Convention.LAYER_INPUT)
+    )
     wiring = wired(drafter([2, 30, 58]), known=output, provenance=inputs)
     assert (wiring.states, wiring.reason) == ((3, 31, 59), Reason.KNOWN)
     wiring = wired(drafter([2, 30, 58]), provenance=inputs)

@@ -19,7 +19,7 @@ def cache() -> Path:
 
 def unpacked(version: str) -> Path:
     """Return the ``sglang`` package folder of a release's wheel, downloaded when needed."""
-    folder = cache() / "wheels" / version
+    folder = cache() / "sources" / version
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:

@@ -74,9 +74,7 @@ def pin(
     except PinRefused as error:
         print_findings([error.finding])
         raise typer.Exit(REFUSED) from None
-    typer.echo(
-        f"{where}: ids {list(chosen.ids)}, {chosen.convention.value}, {show(chosen.states)}"
-    )
+    typer.echo(f"{where}: ids {list(chosen.ids)}, {chosen.convention.value}, {show(chosen.states)}")
 
 
 def _specifier(text: str | None) -> SpecifierSet | None:

@@ -1,0 +1,42 @@
+"""Coded checks over a drafter, its target, the server's arguments and the release.
+
+A check is a function from a `Context` to findings of its rules.  Other packages add theirs
+through `extending`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sglang_kimi_eagle import extending
+from sglang_kimi_eagle.checks.builtin import CHECKS
+from sglang_kimi_eagle.checks.context import Context
+from sglang_kimi_eagle.diagnostics import Diagnostic
+from sglang_kimi_eagle.drafter import UnreadableDrafter
+from sglang_kimi_eagle.settings import Settings
+
+__all__ = ["Check", "Context", "run_checks"]
+
+Check = Callable[[Context], Iterable[Diagnostic]]
+
+
+def run_checks(context: Context, settings: Settings) -> list[Diagnostic]:
+    """Run every check; drop what is silenced, and in strict mode promote warnings."""
+    extensions = extending.extensions()
+    findings = list(context.drafter.findings) if context.drafter is not None else []
+    try:
+        for check in CHECKS:
+            findings += check(context)
+    except UnreadableDrafter as problem:
+        # A file went away while it was looked at.
+        findings += problem.findings
+    findings += extensions.findings
+    for added in extensions.manager.hook.kimi_eagle_checks():
+        for check in added:
+            try:
+                findings += check(context)
+            except Exception as error:
+                findings.append(extending.broken_check(check, error))
+    silenced = settings.ignore | extending.silenced()
+    kept = [finding for finding in findings if finding.code not in silenced]
+    return [finding.promoted() for finding in kept] if settings.strict else kept

@@ -1,0 +1,267 @@
+"""``sglang-kimi-eagle doctor``: the checks of a launch without launching anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from sglang_kimi_eagle import launch, upstream
+from sglang_kimi_eagle.checks import Context, run_checks
+from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
+from sglang_kimi_eagle.cli.output import USAGE, status_of
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
+from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.environment import Environment, survey
+from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
+from sglang_kimi_eagle.server_arguments import BadCommandLine, ServerArguments
+from sglang_kimi_eagle.settings import Settings, read_settings
+from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
+from sglang_kimi_eagle.wiring import Wiring
+
+SCHEMA = 1
+"""Of the JSON output; described in docs/doctor.md."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was looked at, and what was found."""
+
+    drafter: str
+    target: str | None
+    release: Release
+    installed: bool
+    """The release is the installed one, not one that was named or assumed."""
+    wiring: Wiring | None
+    findings: tuple[Diagnostic, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the examination in the shape of the JSON output."""
+        wiring = self.wiring
+        return {
+            "schema": SCHEMA,
+            "drafter": self.drafter,
+            "target": self.target,
+            "sglang": {"version": self.release.version, "installed": self.installed},
+            "wiring": None
+            if wiring is None
+            else {
+                "states": None if wiring.states is None else list(wiring.states),
+                "stock": None if wiring.stock is None else list(wiring.stock),
+                "reason": wiring.reason.value,
+                "explanation": wiring.explanation,
+            },
+            "findings": [finding.as_dict() for finding in self.findings],
+            "status": status_of(self.findings),
+        }
+
+
+def doctor(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DRAFTER] [-- LAUNCH ARGUMENTS]",
+            help="Folder or hub id of the drafter; after -- the arguments of the launch. "
+            "Without either: a report on this environment.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the target. Default: --model-path.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of the drafter.")] = None,
+    sglang: Annotated[
+        str | None, typer.Option(help="A release. Default: the installed one, else the newest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    explain: Annotated[str | None, typer.Option(help="Explain a code, such as KE101.")] = None,
+) -> None:
+    """Say what is wrong with a drafter or a launch, and how to mend it; start nothing."""
+    if explain is not None:
+        _explain(explain)
+        return
+    if sglang is not None and sglang not in RELEASES:
+        _usage(f"No such release in the table: {sglang}. Known: {OLDEST} - {NEWEST}.")
+    settings = read_settings()
+    given = list(words or ())
+    drafter = given.pop(0) if given and not given[0].startswith("-") else None
+    try:
+        arguments = ServerArguments.from_command_line(given) if given else None
+    except BadCommandLine as problem:
+        _usage(f"Launch arguments: {problem}.")
+    if drafter is None and (arguments is None or not arguments.speculative_algorithm):
+        if given or target is not None:
+            _usage("Name a drafter, or give launch arguments with --speculative-algorithm.")
+        _report_environment(survey(settings), settings, as_json)
+    else:
+        _report(_examine(drafter, revision, target, arguments, sglang, settings), as_json)
+
+
+def _examine(
+    drafter: str | None,
+    revision: str | None,
+    target: str | None,
+    arguments: ServerArguments | None,
+    version: str | None,
+    settings: Settings,
+) -> Examination:
+    findings = list(settings.findings)
+    release, installed = _release(version, findings)
+    if arguments is not None and drafter is not None and not arguments.draft_model_path:
+        arguments = dataclasses.replace(arguments, draft_model_path=drafter)
+    if drafter is None and arguments is not None:
+        drafter, revision = arguments.draft_model_path, arguments.draft_model_revision
+    described = _target(target, arguments, findings)
+    checkpoint = _drafter(drafter, revision, findings)
+    findings += run_checks(
+        Context(checkpoint, described, arguments, release),
+        # Strictness and silence are applied once, over all findings.
+        dataclasses.replace(settings, strict=False, ignore=frozenset()),
+    )
+    wiring = None
+    if checkpoint is not None:
+        layers = described.num_layers if described is not None else KIMI_LAYERS
+        wiring = launch.wiring_of(checkpoint, layers, release, settings)
+        findings += wiring.findings
+    return Examination(
+        str(checkpoint.folder) if checkpoint is not None else drafter or "",
+        described.location if described is not None else None,
+        release,
+        installed,
+        wiring,
+        tuple(launch.apply_settings(findings, settings)),
+    )
+
+
+def _release(version: str | None, findings: list[Diagnostic]) -> tuple[Release, bool]:
+    if version is not None:
+        return RELEASES[version], False
+    installation = upstream.find_sglang()
+    if installation is None:
+        return RELEASES[NEWEST], False
+    inspection = upstream.inspect(installation)
+    findings += inspection.findings
+    return inspection.release or RELEASES[NEWEST], inspection.release is not None
+
+
+def _target(
+    location: str | None, arguments: ServerArguments | None, findings: list[Diagnostic]
+) -> Target | None:
+    try:
+        if location is not None:
+            return read_target(location)
+        if arguments is not None and arguments.model_path:
+            return read_target(arguments.model_path, arguments.revision)
+    except UnreadableTarget as problem:
+        # A launch may name a target that is on another machine; --target may not.
+        if location is not None:
+            findings += problem.findings
+    return None
+
+
+def _drafter(
+    location: str | None, revision: str | None, findings: list[Diagnostic]
+) -> Drafter | None:
+    if not location:
+        return None
+    try:
+        return read_drafter(location, revision)
+    except UnreadableDrafter as problem:
+        findings += problem.findings
+        return None
+
+
+def _report(examination: Examination, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(examination.as_dict(), indent=2))
+    else:
+        release = examination.release.version
+        source = "installed" if examination.installed else "not installed here"
+        lines = [
+            ("drafter", examination.drafter or "none"),
+            ("target", examination.target or "not given"),
+            ("sglang", f"{release} ({source})"),
+        ]
+        if examination.wiring is not None:
+            lines.append(("captures", examination.wiring.label))
+        _print(lines, examination.findings)
+    raise typer.Exit(status_of(examination.findings))
+
+
+def _report_environment(environment: Environment, settings: Settings, as_json: bool) -> None:
+    findings = launch.apply_settings(environment.findings, settings)
+    if as_json:
+        report = {
+            "schema": SCHEMA,
+            "environment": environment.as_dict(),
+            "findings": [finding.as_dict() for finding in findings],
+            "status": status_of(findings),
+        }
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        described = environment.as_dict()
+        off = "no: switched off by SGLANG_KIMI_EAGLE=0" if environment.switched_off else "no"
+        lines = [
+            ("plugin", described["plugin"]),
+            ("python", described["python"]),
+            ("sglang", f"{described['sglang'] or 'none'} {described['package'] or ''}".strip()),
+            ("loaded by", environment.loaded_by or off),
+            ("missing", ", ".join(described["missing_methods"]) or "none of the three methods"),
+            ("changes", "; ".join(environment.changes) or "nothing"),
+        ]
+        _print(lines, findings)
+    raise typer.Exit(status_of(findings))
+
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+
+def _print(
+    lines: list[tuple[str, str]], findings: tuple[Diagnostic, ...] | list[Diagnostic]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    heading = Table.grid(padding=(0, 2))
+    for label, text in lines:
+        heading.add_row(Text(label, style="bold"), Text(text, overflow="fold"))
+    console.print(heading)
+    if not findings:
+        console.print("Nothing is wrong.", style="green")
+        return
+    table = Table(show_lines=True)
+    table.add_column("code", no_wrap=True)
+    table.add_column("finding", overflow="fold")
+    for finding in findings:
+        style = _STYLES[finding.severity]
+        cell = Text(f"{finding.message}\n", style="bold")
+        for label, text in (
+            ("where", finding.where),
+            ("seen", finding.seen),
+            ("leads to", finding.leads_to),
+            ("mend", finding.mend),
+        ):
+            if text:
+                cell.append(f"{label + ':':<10}", style="dim not bold")
+                cell.append(f"{text}\n", style="not bold")
+        cell.rstrip()
+        table.add_row(Text(f"{finding.code}\n{finding.severity.value}", style=style), cell)
+    console.print(table)
+
+
+def _explain(code: str) -> None:
+    from sglang_kimi_eagle.diagnostic_pages import pages
+
+    page = pages().get(f"{code.strip().upper()}.md")
+    if page is None:
+        _usage(f"No such code: {code}.")
+    typer.echo(page, nl=False)
+
+
+def _usage(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(USAGE)

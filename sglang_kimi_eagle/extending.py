@@ -1,0 +1,101 @@
+"""Where other packages extend the plugin: pluggy hooks under the entry points `GROUP`.
+
+A package adds, to its own metadata, an entry point of the group ``sglang_kimi_eagle`` that names a
+module or object with functions marked by `hookimpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
+
+if TYPE_CHECKING:
+    from sglang_kimi_eagle.catalogue import KnownDrafter
+    from sglang_kimi_eagle.checks.context import Context
+
+GROUP = "sglang_kimi_eagle"
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+BROKEN = rule(
+    "KE019",
+    "extension-broken",
+    Severity.WARNING,
+    "Another package extends the plugin, and what it brings failed. Everything else was checked.",
+    example="An entry point of the group `sglang_kimi_eagle` whose module cannot be imported.",
+)
+
+
+class Hooks:
+    """What a package can add."""
+
+    @hookspec
+    def kimi_eagle_checks(self) -> Iterable[Callable[[Context], Iterable[Diagnostic]]]:  # type: ignore[empty-body]
+        """Return checks: functions from a `Context` to findings."""
+
+    @hookspec
+    def kimi_eagle_silenced(self) -> Iterable[str]:  # type: ignore[empty-body]
+        """Return codes whose findings are dropped, as with SGLANG_KIMI_EAGLE_IGNORE."""
+
+    @hookspec
+    def kimi_eagle_known_drafters(self) -> Iterable[KnownDrafter]:  # type: ignore[empty-body]
+        """Return drafters whose convention of layer ids is known."""
+
+
+@dataclass(frozen=True)
+class Extensions:
+    """The registered packages, and what went wrong while they were loaded."""
+
+    manager: pluggy.PluginManager
+    findings: tuple[Diagnostic, ...]
+
+
+@lru_cache(maxsize=1)
+def extensions() -> Extensions:
+    """Load every registered package, once."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Hooks)
+    findings = []
+    for entry_point in metadata.entry_points(group=GROUP):
+        try:
+            manager.register(entry_point.load(), name=entry_point.name)
+        except Exception as error:
+            findings.append(_broken(f"entry point {entry_point.name}", error))
+    return Extensions(manager, tuple(findings))
+
+
+def known_drafters() -> Sequence[KnownDrafter]:
+    """Return the catalogue with what other packages know."""
+    from sglang_kimi_eagle.catalogue import KNOWN
+
+    added = extensions().manager.hook.kimi_eagle_known_drafters()
+    return [*KNOWN, *(known for package in added for known in package)]
+
+
+def silenced() -> frozenset[str]:
+    """Return the codes that other packages silence."""
+    return frozenset().union(*extensions().manager.hook.kimi_eagle_silenced())
+
+
+def _broken(where: str, error: Exception) -> Diagnostic:
+    return BROKEN.found(
+        "A package that extends sglang-kimi-eagle failed.",
+        where=where,
+        seen=f"{type(error).__name__}: {error}"[:300],
+        leads_to="What it would have checked or known is left out.",
+        mend="Upgrade or uninstall that package.",
+    )
+
+
+def broken_check(check: object, error: Exception) -> Diagnostic:
+    """Build the finding of a check that raised."""
+    module, name = getattr(check, "__module__", "?"), getattr(check, "__qualname__", "?")
+    return _broken(f"check {module}.{name}", error)

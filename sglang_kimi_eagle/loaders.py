@@ -1,0 +1,52 @@
+"""What each SGLang release's draft classes take from a drafter's config and tensors.
+
+Facts read in ``srt/models/llama_eagle3.py`` and ``kimi_k25_eagle3.py`` of the wheels;
+`tests/checks/test_loaders.py` reads them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sglang_kimi_eagle.releases import NEWEST, RELEASES, Release
+
+LLAMA = "LlamaForCausalLMEagle3"
+MLA = "Eagle3DeepseekV2ForCausalLM"
+
+
+@dataclass(frozen=True)
+class DraftLoader:
+    """The draft classes of one release."""
+
+    layer_stack: bool
+    """Llama: layers are ``layers.N``, ``midlayer`` and ``aux_norm_*`` are mapped to the new names,
+    ``fc_norm``/``norm_output`` are honoured, the number of states comes from the config, and more
+    than one layer is taken.  Before: ``midlayer`` alone, three states."""
+    llama_norm_before_fc: bool
+    """Llama: ``norm_before_fc`` builds ``input_norm``."""
+    mla_fc_norm: bool
+    """MLA: ``fc_norm``/``norm_output`` are honoured."""
+    kimi_k2_type: bool
+    """``model_type`` ``kimi_k2`` is registered (an alias of ``deepseek_v3``)."""
+    null_eagle_config: bool
+    """``eagle_config: null`` does not fail in the EAGLE worker."""
+    tree_page_backends: tuple[str, ...]
+    """Attention backends that take topk > 1 with a page size > 1."""
+
+
+def draft_loader(release: Release) -> DraftLoader:
+    """Return what the draft classes of ``release`` do; an unknown release is like the newest."""
+    order = list(RELEASES)
+    position = order.index(release.version if release.version in order else NEWEST)
+
+    def since(version: str) -> bool:
+        return position >= order.index(version)
+
+    return DraftLoader(
+        layer_stack=since("0.5.12"),
+        llama_norm_before_fc=since("0.5.17"),
+        mla_fc_norm=since("0.5.13"),
+        kimi_k2_type=since("0.5.12"),
+        null_eagle_config=since("0.5.15"),
+        tree_page_backends=("flashinfer", "fa3", *(("triton",) if since("0.5.13") else ())),
+    )

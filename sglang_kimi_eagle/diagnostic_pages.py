@@ -1,4 +1,7 @@
-"""One documentation page per diagnostic code: ``python -m sglang_kimi_eagle.diagnostic_pages DIR``."""
+"""One documentation page per diagnostic code.
+
+``python -m sglang_kimi_eagle.diagnostic_pages docs/diagnostics`` writes them.
+"""
 
 from __future__ import annotations
 

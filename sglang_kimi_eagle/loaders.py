@@ -1,4 +1,4 @@
-"""What each SGLang release's draft classes take from a drafter's config and tensors.
+"""What each SGLang release makes of a drafter's config and tensors, and of its arguments.
 
 Facts read in ``srt/models/llama_eagle3.py`` and ``kimi_k25_eagle3.py`` of the wheels;
 `tests/checks/test_loaders.py` reads them again.
@@ -16,7 +16,7 @@ MLA = "Eagle3DeepseekV2ForCausalLM"
 
 @dataclass(frozen=True)
 class DraftLoader:
-    """The draft classes of one release."""
+    """The draft classes of one release, and what the engine does around them."""
 
     layer_stack: bool
     """Llama: layers are ``layers.N``, ``midlayer`` and ``aux_norm_*`` are mapped to the new names,
@@ -30,6 +30,8 @@ class DraftLoader:
     """``model_type`` ``kimi_k2`` is registered (an alias of ``deepseek_v3``)."""
     null_eagle_config: bool
     """``eagle_config: null`` does not fail in the EAGLE worker."""
+    dp_attention: bool
+    """Kimi-K2.5 runs with data-parallel attention (sglang#21391)."""
     tree_page_backends: tuple[str, ...]
     """Attention backends that take topk > 1 with a page size > 1."""
 
@@ -48,5 +50,6 @@ def draft_loader(release: Release) -> DraftLoader:
         mla_fc_norm=since("0.5.13"),
         kimi_k2_type=since("0.5.12"),
         null_eagle_config=since("0.5.15"),
+        dp_attention=since("0.5.10"),
         tree_page_backends=("flashinfer", "fa3", *(("triton",) if since("0.5.13") else ())),
     )

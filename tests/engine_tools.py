@@ -29,11 +29,15 @@ class Engines:
     say: Callable[[str], None]
     _warm: dict[tuple[str, bool, str], WarmEngine] = field(default_factory=dict)
     _plain: dict[str, list[list[int]]] = field(default_factory=dict)
+    _environments: dict[tuple[str, bool], Environment] = field(default_factory=dict)
     _count: int = 0
 
     def environment(self, release: str, *, plugin: bool = True) -> Environment:
-        """Build the environment of a release if necessary."""
-        return ensure(release, plugin=plugin, progress=self.say)
+        """Build the environment of a release if necessary, once a session."""
+        key = (release, plugin)
+        if key not in self._environments:
+            self._environments[key] = ensure(release, plugin=plugin, progress=self.say)
+        return self._environments[key]
 
     def server(
         self,

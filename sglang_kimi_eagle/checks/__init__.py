@@ -21,7 +21,12 @@ Check = Callable[[Context], Iterable[Diagnostic]]
 
 
 def run_checks(context: Context, settings: Settings) -> list[Diagnostic]:
-    """Run every check; drop what is silenced, and in strict mode promote warnings."""
+    """Run every check; drop what is silenced, and in strict mode promote warnings.
+
+    A launch of another algorithm with a drafter of its own kind is left alone.
+    """
+    if context.other_algorithm:
+        return []
     extensions = extending.extensions()
     findings = list(context.drafter.findings) if context.drafter is not None else []
     try:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sglang_kimi_eagle.drafter import Drafter
+from sglang_kimi_eagle.drafter.document import clip
 from sglang_kimi_eagle.drafter.values import whole
 from sglang_kimi_eagle.loaders import LLAMA, MLA, DraftLoader, draft_loader
 from sglang_kimi_eagle.releases import Release
@@ -41,6 +42,12 @@ class Context:
         """The path of the drafter's config, for messages."""
         return self.drafter.config_path if self.drafter is not None else "config.json"
 
+    def place(self, tensor: str) -> str:
+        """Return the file and name of one of the drafter's tensors, for messages."""
+        assert self.drafter is not None
+        header = self.drafter.tensors[tensor]
+        return f"{self.drafter.folder / header.file}, tensor {clip(tensor)}"
+
     @property
     def running(self) -> str:
         """The release, for messages."""
@@ -67,6 +74,14 @@ class Context:
     def served(self) -> bool:
         """Whether the release has the drafter's class."""
         return self.is_llama or (self.is_mla and self.release.mla_drafter)
+
+    @property
+    def other_algorithm(self) -> bool:
+        """Whether the launch speculates in another way, with a drafter of that way."""
+        arguments = self.arguments
+        if arguments is None or arguments.algorithm in ("", "EAGLE3"):
+            return False
+        return not (self.is_llama or self.is_mla)
 
     @property
     def eagle_config(self) -> Mapping[str, Any]:

@@ -135,11 +135,11 @@ def check_algorithm(context: Context) -> Iterator[Diagnostic]:
             leads_to="SGLang fails after the target is loaded.",
             mend="Give --speculative-draft-model-path.",
         )
-    if arguments.draft_model_path and _same(arguments):
+    if arguments.algorithm == "EAGLE3" and _same(arguments):
         yield SAME.found(
             "The drafter is the target.",
             where="--speculative-draft-model-path",
-            seen=arguments.draft_model_path,
+            seen=str(arguments.draft_model_path)[:300],
             leads_to="SGLang loads the target twice and fails.",
             mend="Give the path of an EAGLE-3 drafter.",
         )
@@ -147,13 +147,13 @@ def check_algorithm(context: Context) -> Iterator[Diagnostic]:
 
 def _same(arguments: ServerArguments) -> bool:
     draft, target = arguments.draft_model_path, arguments.model_path
+    if not draft:
+        return False
     if draft == target:
         # One repository may keep the two on different branches.
-        return arguments.draft_model_revision in (None, "main", arguments.revision)
+        return (arguments.draft_model_revision or "main") == (arguments.revision or "main")
     try:
-        return bool(draft and target) and Path(str(draft)).resolve(strict=True) == Path(
-            target
-        ).resolve(strict=True)
+        return Path(draft).resolve(strict=True) == Path(target).resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
         return False
 
@@ -259,7 +259,7 @@ def check_parallelism(context: Context) -> Iterator[Diagnostic]:
             leads_to="Layers that run overlapped are not captured: fc gets too few states.",
             mend="Leave --enable-two-batch-overlap out.",
         )
-    if arguments.enable_dp_attention and not context.release.wrapper_methods:
+    if arguments.enable_dp_attention and not context.loader.dp_attention:
         yield DP_ATTENTION.found(
             f"{context.running} does not run Kimi-K2.5 with data-parallel attention.",
             where="--enable-dp-attention",

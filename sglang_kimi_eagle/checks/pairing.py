@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
-from sglang_kimi_eagle.drafter.document import brief
+from sglang_kimi_eagle.drafter.document import brief, clip
 from sglang_kimi_eagle.drafter.values import number, token_ids, whole
 from sglang_kimi_eagle.server_arguments import ALLOW_LONGER_CONTEXT, UNQUANT
 from sglang_kimi_eagle.target import dtype_of
@@ -186,13 +186,16 @@ def check_dtype(context: Context) -> Iterator[Diagnostic]:
         return
     if arguments is not None and arguments.dtype != "auto":
         return
+    if target.dtype is None:
+        return
     own = dtype_of(context.config)
+    named = clip(own, 40) if own else "no such key"
     if _served_dtype(own) == _served_dtype(target.dtype):
         return
     yield DTYPE.found(
         "The drafter does not run in the target's floating-point type.",
         where=f"{context.where}, torch_dtype",
-        seen=f"{own or 'no such key'}, served as {_served_dtype(own)}; the target as "
+        seen=f"{named}, served as {_served_dtype(own)}; the target as "
         f"{_served_dtype(target.dtype)}",
         leads_to="The first request fails: mat1 and mat2 must have the same dtype.",
         mend=f'Set "torch_dtype": "{_served_dtype(target.dtype)}" in the drafter\'s config.',
@@ -203,7 +206,7 @@ def _served_dtype(name: str | None) -> str:
     """Return what SGLang makes of a config's dtype (``_get_and_verify_dtype``, auto)."""
     short = {"half": "float16", "float": "float32"}
     name = short.get(name or "float32", name or "float32")
-    return "float16" if name == "float32" else name
+    return "float16" if name == "float32" else clip(name, 40)
 
 
 def check_quantisation(context: Context) -> Iterator[Diagnostic]:

@@ -165,13 +165,13 @@ def _shapes(context: Context, layout: Layout, found: dict[str, str]) -> Iterator
         header, wanted = drafter.tensors[name], layout.shapes[parameter]
         if _fits(header.shape, wanted) or _is_packed(context, header):
             continue
-        where = f"{drafter.folder / header.file}, tensor {name}"
+        where = context.place(name)
         if parameter == "fc.weight" and len(header.shape) == 2 and header.shape[0] == wanted[0]:
             yield _fc(context, header, where)
         elif parameter != "lm_head.weight":
             # The head is checked with the vocabulary.
             yield SHAPE.found(
-                f"{name} does not have the shape that the config says.",
+                f"{parameter} does not have the shape that the config says.",
                 where=where,
                 seen=f"{brief(header.shape)}; by config.json {_show(wanted)}",
                 leads_to=f"{context.running} fails on it after the target is loaded.",
@@ -258,10 +258,9 @@ def _dropped(context: Context, dropped: list[str]) -> Iterator[Diagnostic]:
     assert drafter is not None
     if not dropped:
         return
-    first = drafter.tensors[dropped[0]]
     yield DROPPED.found(
         f"{context.architecture} of {context.running} drops {len(dropped)} tensors.",
-        where=f"{drafter.folder / first.file}, tensor {brief(dropped[0], 80)}",
+        where=context.place(dropped[0]),
         seen=brief(dropped),
         leads_to="The drafter computes something else than it was trained for: its acceptance "
         "length falls, often to 1.",
@@ -295,7 +294,7 @@ def _undeclared(context: Context, found: dict[str, str]) -> Iterator[Diagnostic]
         header = drafter.tensors[names[0]]
         yield NOT_DECLARED.found(
             "Weights are quantised, and the config does not say so.",
-            where=f"{drafter.folder / header.file}, tensor {names[0]}",
+            where=context.place(names[0]),
             seen=f"{header}; {len(names)} such tensors, no quantization_config",
             leads_to="SGLang reads them as plain weights: the drafter drafts from noise.",
             mend="Add the quantization_config of the tool that quantised it.",

@@ -119,7 +119,7 @@ def check_head(context: Context) -> Iterator[Diagnostic]:
     config, where = context.config, f"{context.where}, draft_vocab_size"
     tied = ties_head(context)
     given = config.get("draft_vocab_size")
-    if context.is_llama and not tied and "draft_vocab_size" not in config:
+    if _lacks_key(context):
         yield NO_KEY.found(
             "draft_vocab_size is missing.",
             where=where,
@@ -143,8 +143,7 @@ def check_head(context: Context) -> Iterator[Diagnostic]:
     head = _find(context, "lm_head.weight")
     if head is None:
         return
-    name, header = head, drafter.tensors[head]
-    place = f"{drafter.folder / header.file}, tensor {name}"
+    header, place = drafter.tensors[head], context.place(head)
     if tied or given is None:
         yield HEAD_DROPPED.found(
             "The drafter's own head is not used.",
@@ -179,7 +178,7 @@ def check_maps(context: Context) -> Iterator[Diagnostic]:
     if drafter is None or not context.served:
         return
     vocab, size = whole(context.config, "vocab_size"), context.draft_vocab_size
-    if vocab is None or size is None or size > vocab:
+    if vocab is None or size is None or size > vocab or _lacks_key(context):
         return
     d2t, t2d = (_map(context, kind) for kind in ("d2t", "t2d"))
     if d2t is None:
@@ -193,7 +192,7 @@ def check_maps(context: Context) -> Iterator[Diagnostic]:
             )
         return
     header = drafter.tensors[d2t]
-    place = f"{drafter.folder / header.file}, tensor {d2t}"
+    place = context.place(d2t)
     if not header.dtype.startswith(("I", "U")) or len(header.shape) != 1:
         yield MAP_TYPE.found(
             "d2t must be one row of whole numbers.",
@@ -202,6 +201,9 @@ def check_maps(context: Context) -> Iterator[Diagnostic]:
             leads_to="SGLang fails when it maps the first draft token.",
             mend="Export d2t as int64 of shape [draft_vocab_size].",
         )
+        return
+    if header.shape[0] != size and context.config.get("draft_vocab_size") is None:
+        yield _useless(place, f"{header.shape[0]} entries, draft_vocab_size null")
         return
     if header.shape[0] != size:
         yield MAP_LENGTH.found(
@@ -248,15 +250,9 @@ def _entries(
             mend="Export d2t again; d2t[i] = target id - i for ascending target ids.",
         )
         return
-    if not reduced or context.config.get("draft_vocab_size") is None:
+    if not reduced:
         if moved:
-            yield MAP_USELESS.found(
-                "d2t moves ids, but the drafter has the whole vocabulary.",
-                where=place,
-                seen=f"{sum(1 for offset in d2t if offset)} entries are not 0",
-                leads_to="Right draft tokens are turned into others: acceptance length about 1.",
-                mend="Remove d2t, or set draft_vocab_size to the size it was trained with.",
-            )
+            yield _useless(place, f"{sum(map(bool, d2t))} entries are not 0")
         return
     if not moved and t2d is None:
         yield MAP_ZERO.found(
@@ -278,6 +274,31 @@ def _entries(
         yield from _mask(context, t2d, targets, vocab)
 
 
+def _lacks_key(context: Context) -> bool:
+    """Tell whether the class fails for want of the key, which it reads unless the head is tied."""
+    absent = "draft_vocab_size" not in context.config
+    return context.is_llama and absent and not ties_head(context)
+
+
+def _useless(place: str, seen: str) -> Diagnostic:
+    return MAP_USELESS.found(
+        "d2t moves ids, but the drafter has the whole vocabulary.",
+        where=place,
+        seen=seen,
+        leads_to="Right draft tokens are turned into others: acceptance length about 1.",
+        mend="Remove d2t, or set draft_vocab_size to the size it was trained with.",
+    )
+
+
+def _first_repeated(targets: Sequence[int]) -> int:
+    seen: set[int] = set()
+    for index, target in enumerate(targets):
+        if target in seen:
+            return index
+        seen.add(target)
+    raise ValueError("nothing is repeated")
+
+
 def _mask(context: Context, t2d: str, targets: Sequence[int], vocab: int) -> Iterator[Diagnostic]:
     drafter = context.drafter
     assert drafter is not None
@@ -296,7 +317,7 @@ def _mask(context: Context, t2d: str, targets: Sequence[int], vocab: int) -> Ite
     if seen:
         yield MASK.found(
             "t2d and d2t are of different vocabularies.",
-            where=f"{drafter.folder / header.file}, tensor {t2d}",
+            where=context.place(t2d),
             seen=seen,
             leads_to="If d2t is the wrong one, acceptance collapses.",
             mend="Export both of the same training run.",

@@ -208,11 +208,18 @@ def _report_environment(environment: Environment, settings: Settings, as_json: b
             ("python", described["python"]),
             ("sglang", f"{described['sglang'] or 'none'} {described['package'] or ''}".strip()),
             ("loaded by", environment.loaded_by or off),
-            ("missing", ", ".join(described["missing_methods"]) or "none of the three methods"),
+            ("methods", _methods(environment)),
             ("changes", "; ".join(environment.changes) or "nothing"),
         ]
         _print(lines, findings)
     raise typer.Exit(status_of(findings))
+
+
+def _methods(environment: Environment) -> str:
+    if environment.inspection is None:
+        return "unknown"
+    missing = environment.inspection.missing_methods
+    return f"missing {', '.join(missing)}" if missing else "all three are there"
 
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

@@ -22,10 +22,10 @@ from sglang_kimi_eagle.drafter.problems import (
     UnreadableDrafter,
 )
 
-MAX_TENSORS = 500_000
-"""Over all shards; a drafter has some tens."""
+MAX_TENSORS = 20_000
+"""Over all shards; a drafter has some tens, and what has more is a target given by mistake."""
 MAX_READ = 1 << 20
-"""Elements of a tensor that is read. ``d2t`` of the whole Kimi vocabulary has 163840."""
+"""Elements of a tensor, of at most two dimensions, that is read; Kimi's vocabulary has 163840."""
 
 _FORMATS: dict[str, Literal["B", "b", "h", "H", "i", "I", "q", "Q"]] = {
     "BOOL": "B",
@@ -68,7 +68,7 @@ class Drafter:
         )
 
     def read_tensor(self, name: str) -> memoryview[int]:
-        """Read a small tensor (one or two dimensions) as a flat view of its whole numbers (BOOL as 0 and 1).
+        """Read a small tensor as a flat view of its whole numbers (BOOL as 0 and 1).
 
         Raises:
             KeyError: there is none of that name.

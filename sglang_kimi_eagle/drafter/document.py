@@ -18,12 +18,18 @@ def decode(data: bytes) -> Any:
         NotADocument: with the reason.
     """
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_object,
             parse_constant=_constant,
             parse_float=_float,
         )
+        if b"\\ud" in data.lower():
+            # Half of an escaped surrogate pair is a string that can be neither shown nor written.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeEncodeError as problem:
+        raise NotADocument("half of a surrogate pair in a string") from problem
     except UnicodeDecodeError as problem:
         raise NotADocument(f"not UTF-8 at byte {problem.start}") from problem
     except json.JSONDecodeError as problem:
@@ -44,6 +50,11 @@ def brief(value: object, limit: int = 120) -> str:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):
         text = f"a {type(value).__name__}"
+    return clip(text, limit)
+
+
+def clip(text: str, limit: int = 120) -> str:
+    """Cut a text to ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

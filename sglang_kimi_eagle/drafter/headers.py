@@ -16,7 +16,7 @@ from sglang_kimi_eagle.drafter.document import NotADocument, brief, decode
 from sglang_kimi_eagle.drafter.folder import LFS_MAGIC, Folder, lfs_pointer, too_large
 from sglang_kimi_eagle.drafter.problems import HEADER, OFFSETS, TRUNCATED, UnreadableDrafter
 
-MAX_HEADER = 16 * 1024 * 1024
+MAX_HEADER = 2 * 1024 * 1024
 """Bytes of one header. safetensors allows 100 MB; a drafter's has a few KB."""
 
 BITS = {
@@ -58,7 +58,7 @@ class TensorHeader:
     """In bytes."""
 
     def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
+        return f"{self.dtype} {brief(self.shape)}"
 
 
 class _Entry(msgspec.Struct):

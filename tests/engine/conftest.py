@@ -9,7 +9,7 @@ import pytest
 
 from engine_tools import Drafters, Engines
 from tiny_models.paths import CHECKPOINTS
-from tiny_models.prompts import load_prompts
+from tiny_models.prompt_file import load_prompts
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,127 @@
+"""Time and memory of validating a drafter of Kimi-K2.5's size, beside just opening it.
+
+The drafter is a sparse file of 4 shards: its headers are real, its weights are holes.  Every
+measurement is a fresh interpreter; ours and theirs alternate, so that a busy machine slows both.
+Run from the repository: ``python benchmarks/validate_drafter.py``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import drafter_files
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS = 15
+
+START = """
+import json, re, sys, time
+folder, target = sys.argv[1:3]
+# Not ru_maxrss, which a child takes over from the process that started it.
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+memory, began, spent = peak(), time.perf_counter(), time.process_time()
+"""
+END = """
+done, spent = time.perf_counter(), time.process_time() - spent
+print(json.dumps({"import": imported - began, "work": done - imported,
+                  "total": done - began, "cpu": spent, "memory": peak() - memory}))
+"""
+SCRIPTS = {
+    "sglang-kimi-eagle": """
+from sglang_kimi_eagle.checks import Context, run_checks
+from sglang_kimi_eagle.drafter import read_drafter
+from sglang_kimi_eagle.releases import RELEASES
+from sglang_kimi_eagle.server_arguments import ServerArguments
+from sglang_kimi_eagle.settings import Settings
+from sglang_kimi_eagle.target import read_target
+imported = time.perf_counter()
+arguments = ServerArguments(model_path=target, speculative_algorithm="EAGLE3",
+                            draft_model_path=folder)
+findings = run_checks(Context(read_drafter(folder), read_target(target), arguments,
+                              RELEASES["0.5.23"]), Settings())
+assert findings == [], findings
+""",
+    "safetensors": """
+from pathlib import Path
+from safetensors import safe_open
+imported = time.perf_counter()
+config = json.loads((Path(folder) / "config.json").read_text())
+index = json.loads((Path(folder) / "model.safetensors.index.json").read_text())
+for name in sorted(set(index["weight_map"].values())):
+    with safe_open(Path(folder) / name, framework="numpy") as file:
+        for tensor in file.keys():
+            piece = file.get_slice(tensor)
+            piece.get_shape(), piece.get_dtype()
+        for tensor in {"d2t", "t2d"} & set(file.keys()):
+            file.get_tensor(tensor)
+""",
+    "transformers config": """
+from transformers import AutoConfig
+imported = time.perf_counter()
+AutoConfig.from_pretrained(folder)
+""",
+}
+
+
+def measure(script: str, folder: Path, target: Path) -> dict[str, float]:
+    code = START + SCRIPTS[script] + END
+    # As installed: modules are compiled once, wherever this runs.
+    environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled")}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(target)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environ,
+    )
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    others = {"safetensors": "numpy", "transformers config": "transformers"}
+    names = ["sglang-kimi-eagle"]
+    names += [name for name, module in others.items() if importlib.util.find_spec(module)]
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "target"
+        target.mkdir()
+        (target / "config.json").write_text(json.dumps(drafter_files.KIMI))
+        for template in ("reduced-mha", "torchspec-mla"):
+            folder = drafter_files.TEMPLATES[template]().write(Path(scratch) / template, shards=4)
+            size = sum(file.stat().st_size for file in folder.iterdir()) / 1e9
+            print(f"{template}: {size:.2f} GB in 4 shards, {ROUNDS} rounds, medians")
+            for name in names:
+                measure(name, folder, target)
+            results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+            for _ in range(ROUNDS):
+                for name in names:
+                    results[name].append(measure(name, folder, target))
+            ours = statistics.median(result["total"] for result in results[names[0]])
+            for name in names:
+                median = {
+                    key: statistics.median(result[key] for result in results[name])
+                    for key in ("import", "work", "total", "cpu", "memory")
+                }
+                best = min(result["total"] for result in results[name])
+                print(
+                    f"  {name:<20} import {median['import'] * 1e3:.1f} ms, "
+                    f"work {median['work'] * 1e3:.1f} ms, together {median['total'] * 1e3:.1f} ms "
+                    f"(best {best * 1e3:.1f}), CPU {median['cpu'] * 1e3:.1f} ms, "
+                    f"memory +{median['memory']:.1f} MB; ours takes "
+                    f"{ours / median['total']:.2f} of its time"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""``sglang-kimi-eagle doctor``: its report, its JSON and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drafter_files import llama, mla, tiny_target
+from judging import changed
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def doctor(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if "SGLANG" not in key}
+    return subprocess.run(
+        [sys.executable, "-m", "sglang_kimi_eagle", "doctor", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**clean, "COLUMNS": "100", **environ},
+    )
+
+
+def report(*words: str, **environ: str) -> dict[str, Any]:
+    done = doctor("--json", *words, **environ)
+    result = json.loads(done.stdout)
+    assert result["schema"] == 1
+    assert result["status"] == done.returncode
+    assert done.stderr == ""
+    return dict(result)
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> str:
+    declared = {
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+        "use_aux_hidden_state": True,
+        "layer_id_convention": "layer_output",
+    }
+    return str(changed(llama(), eagle_config=declared).write(tmp_path / "drafter"))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text(json.dumps(tiny_target()))
+    return str(tmp_path / "target")
+
+
+def test_clean(drafter: str, target: str) -> None:
+    found = report(drafter, "--target", target, "--sglang", "0.5.23")
+    assert found["findings"] == []
+    assert found["status"] == 0
+    assert found["sglang"] == {"version": "0.5.23", "installed": False}
+    assert found["wiring"]["states"] == [2, 4, 5]
+    done = doctor(drafter, "--target", target, "--sglang", "0.5.23")
+    assert done.returncode == 0
+    assert "Nothing is wrong" in done.stdout
+    assert "h[2], h[4], h[5]" in done.stdout
+
+
+def test_a_warning(drafter: str) -> None:
+    launch = ("--speculative-algorithm", "EAGLE3", "--enable-return-hidden-states")
+    found = report(drafter, "--sglang", "0.5.23", "--", *launch)
+    assert [finding["code"] for finding in found["findings"]] == ["KE523"]
+    assert found["status"] == 1
+    strict = report(drafter, "--sglang", "0.5.23", "--", *launch, SGLANG_KIMI_EAGLE_STRICT="1")
+    assert strict["status"] == 3
+    silent = report(drafter, "--sglang", "0.5.23", "--", *launch, SGLANG_KIMI_EAGLE_IGNORE="KE523")
+    assert silent["status"] == 0
+
+
+def test_an_error(tmp_path: Path, target: str) -> None:
+    drafter = str(mla().write(tmp_path / "mla"))
+    found = report(drafter, "--target", target, "--sglang", "0.5.11")
+    assert found["status"] == 3
+    assert "KE302" in [finding["code"] for finding in found["findings"]]
+    done = doctor(drafter, "--sglang", "0.5.11")
+    assert done.returncode == 3
+    assert "KE302" in done.stdout and "mend:" in done.stdout
+    assert "\x1b[" not in done.stdout
+
+
+def test_drafter_and_target_from_the_launch(drafter: str, target: str) -> None:
+    launch = ["--model-path", target, "--speculative-draft-model-path", drafter]
+    found = report("--sglang", "0.5.23", "--", *launch, "--speculative-algorithm", "EAGLE")
+    assert [finding["code"] for finding in found["findings"]] == ["KE501"]
+    assert found["target"] == target
+
+
+def test_a_launch_without_a_drafter(target: str) -> None:
+    words = ("--", "--model-path", target, "--speculative-algorithm", "EAGLE3")
+    found = report("--sglang", "0.5.23", *words)
+    assert [finding["code"] for finding in found["findings"]] == ["KE502"]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    found = report(str(tmp_path / "none"))
+    assert [finding["code"] for finding in found["findings"]] == ["KE101"]
+    assert found["wiring"] is None
+
+
+def test_a_target_that_is_none(drafter: str, tmp_path: Path) -> None:
+    found = report(drafter, "--target", str(tmp_path / "none"), "--sglang", "0.5.23")
+    assert [finding["code"] for finding in found["findings"]] == ["KE101"]
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("{}")
+    found = report(drafter, "--target", str(tmp_path / "odd"), "--sglang", "0.5.23")
+    assert [finding["code"] for finding in found["findings"]] == ["KE118"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["drafter", "--sglang", "9.9.9"],
+        ["drafter", "--", "--pp-size", "two"],
+        ["--explain", "KE999"],
+        ["--no-such-option"],
+        ["--target", "x"],
+        ["--", "--model-path", "x"],
+    ],
+)
+def test_a_wrong_command_line(words: list[str]) -> None:
+    done = doctor(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_explain() -> None:
+    done = doctor("--explain", "ke310")
+    assert done.returncode == 0
+    assert done.stdout == (ROOT / "docs" / "diagnostics" / "KE310.md").read_text()
+
+
+def test_environment_without_sglang() -> None:
+    if report()["environment"]["sglang"] is not None:
+        pytest.skip("sglang is installed here")
+    found = report()
+    assert [finding["code"] for finding in found["findings"]] == ["KE002"]
+    assert found["status"] == 3
+    assert "KE002" in doctor().stdout
+
+
+def stand_in(tmp_path: Path, *, framework: bool) -> dict[str, str]:
+    """A package sglang of one release's shape: its sources do not matter here."""
+    site = tmp_path / "site-packages"
+    (site / "sglang" / "srt").mkdir(parents=True)
+    (site / "sglang" / "__init__.py").touch()
+    if framework:
+        (site / "sglang" / "srt" / "plugins").mkdir()
+        (site / "sglang" / "srt" / "plugins" / "__init__.py").touch()
+    return {"PYTHONPATH": str(site)}
+
+
+def test_environment_without_the_hook(tmp_path: Path) -> None:
+    environ = stand_in(tmp_path, framework=False)
+    found = report(**environ)
+    codes = [finding["code"] for finding in found["findings"]]
+    assert "KE011" in codes and "KE001" in codes
+    (tmp_path / "site-packages" / "sglang_kimi_eagle.pth").touch()
+    found = report(**environ)
+    assert "KE011" not in [finding["code"] for finding in found["findings"]]
+    assert found["environment"]["loaded_by"].startswith("start-up hook")
+
+
+def test_environment_with_a_choice_of_plugins(tmp_path: Path) -> None:
+    environ = stand_in(tmp_path, framework=True)
+    codes = [f["code"] for f in report(**environ, SGLANG_PLUGINS="other")["findings"]]
+    assert "KE012" in codes
+    codes = [f["code"] for f in report(**environ, SGLANG_PLUGINS="a, kimi_eagle")["findings"]]
+    assert "KE012" not in codes
+    off = report(**environ, SGLANG_KIMI_EAGLE="0")
+    assert off["environment"]["switched_off"]
+    assert off["environment"]["loaded_by"] is None

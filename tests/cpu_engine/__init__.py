@@ -1,0 +1,1 @@
+"""Runs the SGLang releases as published, on CPU, for the tests."""

@@ -1,0 +1,156 @@
+"""Finding, patching and restoring source trees; a made-up release stands in for SGLang's."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sglang_kimi_eagle.patching import trees
+from sglang_kimi_eagle.patching.diffs import Patch, diff
+from sglang_kimi_eagle.patching.findings import PatchRefused
+
+STOCK = {"srt/models/kimi_k25.py": "one\ntwo\n", "srt/models/deepseek_v2.py": "three\n"}
+PATCHED = {
+    "srt/models/kimi_k25.py": "one\nand a half\ntwo\n",
+    "srt/models/deepseek_v2.py": "four\n",
+    "srt/models/new.py": "five\n",
+}
+PATCHES = {
+    "0.5.9": Patch(tuple(diff(path, STOCK.get(path), text) for path, text in PATCHED.items())),
+    "0.5.10": Patch((diff("srt/models/kimi_k25.py", "another\n", "changed\n"),)),
+}
+
+
+@pytest.fixture(autouse=True)
+def releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "RELEASES", PATCHES)
+    monkeypatch.setattr(trees, "patch_of", PATCHES.__getitem__)
+
+
+def write(package: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (package / path).parent.mkdir(parents=True, exist_ok=True)
+        (package / path).write_text(text)
+
+
+def content(package: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(package)): path.read_text()
+        for path in package.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(params=["python/sglang", "sglang", "."])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Path, Path]]:
+    """A tree in each layout: the folder that is named, and the package in it."""
+    package = tmp_path / request.param
+    write(package, STOCK)
+    yield tmp_path, package
+
+
+def test_a_tree_is_patched_and_restored(folder: tuple[Path, Path]) -> None:
+    named, package = folder
+    tree = trees.read_tree(named)
+    assert (tree.version, tree.applied) == ("0.5.9", False)
+    trees.apply(tree)
+    assert content(package) == PATCHED
+    tree = trees.read_tree(named, "0.5.9")
+    assert tree.applied
+    trees.apply(tree)
+    assert content(package) == PATCHED
+    trees.undo(tree)
+    assert content(package) == STOCK
+    trees.undo(trees.read_tree(named))
+    assert content(package) == STOCK
+
+
+def test_permissions_are_kept_and_linked_files_are_not_written_through(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.py"
+    shared.write_text(STOCK["srt/models/deepseek_v2.py"])
+    package = tmp_path / "sglang"
+    write(package, STOCK)
+    kimi, deepseek = (package / path for path in STOCK)
+    kimi.chmod(0o640)
+    deepseek.unlink()
+    deepseek.symlink_to(shared)
+    trees.apply(trees.read_tree(tmp_path))
+    assert stat.S_IMODE(kimi.stat().st_mode) == 0o640
+    assert shared.read_text() == STOCK["srt/models/deepseek_v2.py"]
+    assert content(package) == PATCHED
+
+
+@pytest.mark.parametrize("version", [None, "0.5.9"])
+def test_other_sources_are_refused(tmp_path: Path, version: str | None) -> None:
+    write(tmp_path, {**STOCK, "srt/models/kimi_k25.py": "one\ntwo\n# mine\n"})
+    before = content(tmp_path)
+    with pytest.raises(PatchRefused) as refused:
+        trees.read_tree(tmp_path, version)
+    (finding,) = refused.value.findings
+    assert finding.code == "KE702"
+    assert version is None or "kimi_k25.py" in finding.seen
+    assert content(tmp_path) == before
+
+
+def test_another_release_than_asked_for_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, STOCK)
+    with pytest.raises(PatchRefused, match=r"not those of SGLang 0\.5\.10"):
+        trees.read_tree(tmp_path, "0.5.10")
+
+
+def test_a_tree_that_is_patched_in_part_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, PATCHED)
+    write(tmp_path, {"srt/models/deepseek_v2.py": STOCK["srt/models/deepseek_v2.py"]})
+    with pytest.raises(PatchRefused, match="patched in part") as refused:
+        trees.read_tree(tmp_path)
+    assert refused.value.findings[0].code == "KE703"
+
+
+def test_a_folder_without_sglang_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PatchRefused) as refused:
+        trees.read_tree(tmp_path)
+    assert refused.value.findings[0].code == "KE701"
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_failure_half_way_leaves_the_tree_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undo: bool, fails_at: int
+) -> None:
+    write(tmp_path, PATCHED if undo else STOCK)
+    before = content(tmp_path)
+    tree = trees.read_tree(tmp_path)
+    calls = 0
+
+    def failing(original: object) -> object:
+        def step(self: Path, *arguments: object, **keywords: object) -> object:
+            nonlocal calls
+            # Temporary files may be removed, and what was replaced may be put back.
+            if calls < fails_at and not (original is unlink and self.name.startswith(".")):
+                calls += 1
+                if calls == fails_at:
+                    raise OSError(28, "No space left on device", str(self))
+            return original(self, *arguments, **keywords)  # type: ignore[operator]
+
+        return step
+
+    replace, unlink = Path.replace, Path.unlink
+    monkeypatch.setattr(Path, "replace", failing(replace))
+    monkeypatch.setattr(Path, "unlink", failing(unlink))
+    with pytest.raises(PatchRefused, match="No space left") as refused:
+        (trees.undo if undo else trees.apply)(tree)
+    assert refused.value.findings[0].code == "KE708"
+    assert content(tmp_path) == before
+
+
+def test_a_copy_is_patched_and_the_original_is_not(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "sglang"
+    write(package, {**STOCK, "srt/models/__pycache__/kimi_k25.pyc": ""})
+    tree = trees.patched_copy(package, tmp_path / "copy" / "sglang")
+    assert tree.applied
+    assert tree.version == "0.5.9"
+    assert content(tmp_path / "copy" / "sglang") == PATCHED
+    assert not trees.read_tree(package).applied

@@ -14,12 +14,16 @@ ORDER = ("wheels", "engine", "matrix")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run unmarked tests first, then those that read wheels, then those that start engines."""
-    items.sort(
-        key=lambda item: max(
-            (ORDER.index(m) + 1 for m in ORDER if item.get_closest_marker(m)), default=0
-        )
-    )
+    """Run unmarked tests first, then those that read wheels, then engines, release by release."""
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> tuple[int, str]:
+    marked = max((ORDER.index(m) + 1 for m in ORDER if item.get_closest_marker(m)), default=0)
+    if ORDER[marked - 1] == "wheels" or not marked:
+        return marked, ""
+    # A release's warm processes serve all of its tests before the next one's are started.
+    return marked, str(getattr(item, "callspec", None) and item.callspec.params.get("release"))  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

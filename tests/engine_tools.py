@@ -48,6 +48,7 @@ class Engines:
         args: Sequence[str] = (),
         environ: Mapping[str, str] = {},
         probes: str = "",
+        tp_size: int = 1,
         target: Path = TARGET_FOLDER,
         cold: bool = False,
     ) -> Server:
@@ -60,6 +61,7 @@ class Engines:
             draft,
             args=args,
             environ=environ,
+            tp_size=tp_size,
             log=self.folder / f"{self._count:03}-{environment.root.name}.log",
             progress=self.say,
             warm=None if cold else self._warm_engine(environment, plugin, probes),

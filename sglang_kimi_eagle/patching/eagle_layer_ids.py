@@ -1,7 +1,5 @@
 """Layer ids of an EAGLE3 draft model whose config declares what they mean."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -11,7 +9,7 @@ LAYER_ID_SHIFTS = {"layer_output": 1, "layer_input": 0}
 
 def resolve_layer_ids(hf_config: Any, layer_ids: Any) -> tuple[Any, str | None]:
     """Return the layer ids and their convention; None when it is not declared."""
-    eagle_config = getattr(hf_config, "eagle_config", None)
+    eagle_config: Any = getattr(hf_config, "eagle_config", None)
     declares = isinstance(eagle_config, dict)
     convention = eagle_config.get("layer_id_convention") if declares else None
     if convention is None:
@@ -27,8 +25,7 @@ def resolve_layer_ids(hf_config: Any, layer_ids: Any) -> tuple[Any, str | None]:
 def get_layers_to_capture(ids: list[int], convention: str, within: range) -> list[int]:
     """Return the layers whose inputs are the hidden states that the ids name."""
     layers = [layer_id + LAYER_ID_SHIFTS[convention] for layer_id in ids]
-    reachable = sorted(set(layers).intersection(within))
-    if not layers or min(ids) < 0 or layers != reachable:
+    if not layers or min(ids) < 0 or layers != sorted({*layers} & {*within}):
         raise ValueError(
             f"EAGLE3 layer ids {ids} ({convention}) must ascend and name inputs of "
             f"layers {within.start} to {within.stop - 1}."

@@ -35,6 +35,11 @@ def statement(code: str) -> Statement:
     return cst.parse_statement(code)
 
 
+def statements(code: str) -> list[Statement]:
+    """Parse several statements, written without indentation."""
+    return [*cst.parse_module(code).body]
+
+
 def code_of(node: cst.CSTNode) -> str:
     """Return the source of a node."""
     return cst.Module(body=[]).code_for_node(node)
@@ -96,9 +101,9 @@ def insert_after(parent: Node, anchor: cst.CSTNode, *new: cst.CSTNode) -> Node:
     return _replace(parent, anchor, cst.FlattenSentinel([anchor, *new]))
 
 
-def replace(parent: Node, old: cst.CSTNode, new: cst.CSTNode) -> Node:
-    """Replace a node that stands somewhere inside ``parent``."""
-    return _replace(parent, old, new)
+def replace(parent: Node, old: cst.CSTNode, *new: cst.CSTNode) -> Node:
+    """Replace a node that stands somewhere inside ``parent``, by several where it is in a list."""
+    return _replace(parent, old, new[0] if len(new) == 1 else cst.FlattenSentinel(new))
 
 
 def _replace(parent: Node, old: cst.CSTNode, new: Any) -> Node:

@@ -13,6 +13,7 @@ from libcst import matchers as m
 
 from sglang_kimi_eagle.delegations import DELEGATIONS
 from sglang_kimi_eagle.patching.edits import (
+    LINE_LENGTH,
     Statement,
     add_import,
     class_of,
@@ -33,6 +34,9 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 CONVENTION = "eagle_layer_id_convention"
 
 Transform = Callable[[cst.Module], cst.Module]
+
+_DEEPEST = 12
+"""The indentation of the deepest call of the setter in any release."""
 
 _SIGNATURE = f"""\
 def {SETTER}(
@@ -104,15 +108,7 @@ def setter_takes_convention(first: int) -> Transform:
     )
 
     def change(function: cst.FunctionDef) -> cst.FunctionDef:
-        choice = the_only(
-            [
-                node
-                for node in function.body.body
-                if m.matches(node, m.If(test=m.Comparison(left=m.Name("layer_ids"))))
-                and isinstance(node, cst.If)
-            ],
-            f"`if layer_ids is None: ... else: ...` in {SETTER}",
-        )
+        choice = choice_of_rule(function)
         orelse = declared.with_changes(orelse=choice.orelse)
         return _with_convention(replace(function, choice, choice.with_changes(orelse=orelse)))
 
@@ -121,6 +117,19 @@ def setter_takes_convention(first: int) -> Transform:
         return add_import(module, HELPERS, "get_layers_to_capture")
 
     return transform
+
+
+def choice_of_rule(setter: cst.FunctionDef) -> cst.If:
+    """Return the statement of the DeepSeek setter that tells default from configured ids."""
+    is_choice = m.If(test=m.Comparison(left=m.Name("layer_ids")))
+    return the_only(
+        [
+            node
+            for node in setter.body.body
+            if isinstance(node, cst.If) and m.matches(node, is_choice)
+        ],
+        f"`if layer_ids is None: ... else: ...` in {SETTER}",
+    )
 
 
 def setter_completes_sums(module: cst.Module) -> cst.Module:
@@ -186,14 +195,16 @@ def reads_convention(holder: str) -> Transform:
     )
 
     def transform(module: cst.Module) -> cst.Module:
-        attempt = the_only(
-            [node for node in m.findall(module, m.Try()) if f'"{IDS}"' in code_of(node)],
-            f"try that reads {IDS}",
-        )
-        module = insert_after(module, attempt, reading)
+        module = insert_after(module, reading_of_ids(module), reading)
         return add_import(module, HELPERS, "resolve_layer_ids")
 
     return transform
+
+
+def reading_of_ids(module: cst.Module) -> cst.CSTNode:
+    """Return the statement that reads ``eagle_config``."""
+    attempts = [node for node in m.findall(module, m.Try()) if f'"{IDS}"' in code_of(node)]
+    return the_only(attempts, f"try that reads {IDS}")
 
 
 def hands_convention(module: cst.Module) -> cst.Module:
@@ -209,7 +220,11 @@ def hands_convention(module: cst.Module) -> cst.Module:
         ids = code_of(the_only(call.args, f"layer ids in a call of {SETTER}").value)
         model = code_of(cst.ensure_type(call.func, cst.Attribute).value)
         arguments = (model, ids, ids.replace(IDS, CONVENTION))
-        lines = "".join(f"    {argument},\n" for argument in arguments)
+        line = f"    {', '.join(arguments)}\n"
+        if _DEEPEST + len(line) <= LINE_LENGTH:
+            lines = line
+        else:
+            lines = "".join(f"    {argument},\n" for argument in arguments)
         new = cst.parse_expression(f"set_layers_to_capture(\n{lines})")
         module = replace(module, call, new)
     return add_import(module, HELPERS, "set_layers_to_capture") if calls else module

@@ -11,7 +11,6 @@ from engine_tools import RECORDS, Drafters, Engines, records_of, tokens
 from tiny_models.paths import LLAMA
 
 pytestmark = pytest.mark.engine
-TENSOR_PARALLEL = ("--tp-size", "2")
 
 
 class TestGraphsAreCapturedWithTheResolvedStates:
@@ -64,7 +63,7 @@ class TestCapturedStatesAreWholeSums:
             draft,
             plugin=plugin,
             probes="fused_all_reduce" if ranks > 1 else "",
-            args=("--tp-size", str(ranks)),
+            tp_size=ranks,
             environ={RECORDS: str(folder)},
         ) as server:
             completions = server.generate([prompt], 8)

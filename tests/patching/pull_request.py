@@ -7,13 +7,11 @@ early: an ``eagle_config`` that cannot be read, and ids that cannot be captured.
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import libcst as cst
-from libcst import matchers as m
 
 from sglang_kimi_eagle.patching.diffs import FilePatch, Patch, diff
-from sglang_kimi_eagle.patching.edits import code_of, edit_method, replace, statement, the_only
+from sglang_kimi_eagle.patching.edits import add_import, edit_method, replace, statements
 from sglang_kimi_eagle.patching.generate import (
     DEEPSEEK,
     SPEC_CONFIG,
@@ -21,79 +19,114 @@ from sglang_kimi_eagle.patching.generate import (
     generate_backport,
     steps_for,
 )
-from sglang_kimi_eagle.patching.transforms import DEEPSEEK_CLASS, IDS, SETTER
+from sglang_kimi_eagle.patching.transforms import (
+    CONVENTION,
+    DEEPSEEK_CLASS,
+    HELPERS,
+    IDS,
+    SETTER,
+    choice_of_rule,
+    config_holds_convention,
+    reading_of_ids,
+)
 from sglang_kimi_eagle.releases import NEWEST, OLDEST
 from wheels import ROOT, unpacked
 
 FOLDER = ROOT / "upstream_pr"
-PATCH = "0001-Let-EAGLE3-draft-models-declare-what-their-layer-ids-mean.patch"
+PATCH = "0001-Let-EAGLE3-draft-models-declare-what-their-layer-ids.patch"
 BACKPORT = f"kimi-k25-eagle3-{OLDEST}.patch"
-TESTS = "test/registered/unit/"
-"""Where upstream's unit tests lie; ``upstream_pr/tests`` mirrors it."""
 
 
 def reads_strictly(module: cst.Module) -> cst.Module:
-    """Refuse an ``eagle_config`` that is no mapping and ids that are no list of integers."""
-    attempt = the_only(
-        [node for node in m.findall(module, m.Try()) if f'"{IDS}"' in code_of(node)],
-        f"try that reads {IDS}",
-    )
-    reading = statement(
+    """Read ids and convention, and refuse what cannot be read instead of swallowing the error."""
+    reading = statements(
         textwrap.dedent(
             f"""\
-            if True:
-                eagle_config = getattr(draft_model_config.hf_config, "eagle_config", None) or {{}}
-                if not isinstance(eagle_config, dict):
-                    raise ValueError(f"eagle_config must be an object, got {{eagle_config!r}}.")
-                config.eagle_use_aux_hidden_state = eagle_config.get(
-                    "use_aux_hidden_state", True
-                )
-                layer_ids = eagle_config.get("{IDS}")
-                if layer_ids is not None and not (
-                    isinstance(layer_ids, list) and all(type(i) is int for i in layer_ids)
-                ):
-                    raise ValueError(
-                        f"{IDS} must be a list of integers, "
-                        f"got {{layer_ids!r}}."
-                    )
-                config.{IDS} = layer_ids
+            eagle_config = getattr(draft_model_config.hf_config, "eagle_config", None) or {{}}
+            if not isinstance(eagle_config, dict):
+                raise ValueError(f"eagle_config must be an object, got {{eagle_config!r}}.")
+            config.eagle_use_aux_hidden_state = eagle_config.get(
+                "use_aux_hidden_state", True
+            )
+            layer_ids, config.{CONVENTION} = resolve_layer_ids(
+                draft_model_config.hf_config,
+                eagle_config.get("{IDS}"),
+            )
+            if layer_ids is not None and not (
+                isinstance(layer_ids, list) and all(type(i) is int for i in layer_ids)
+            ):
+                raise ValueError(f"EAGLE3 layer ids must be integers, got {{layer_ids!r}}.")
+            config.{IDS} = layer_ids
             """
         )
     )
-    body = cst.ensure_type(cst.ensure_type(reading, cst.If).body, cst.IndentedBlock).body
-    return replace_with(module, attempt, *body)
+    module = replace(module, reading_of_ids(module), *reading)
+    return add_import(module, HELPERS, "resolve_layer_ids")
 
 
 def refuses_unreachable(module: cst.Module) -> cst.Module:
-    """Refuse ids that the model would silently never capture."""
-    refusal = statement(
+    """Refuse undeclared ids of states that the model would never capture, without a word."""
+    refusal = statements(
         textwrap.dedent(
             """\
-            if True:
-                layers = self.model.layers_to_capture
-                if len({*layers}.intersection(range(self.config.num_hidden_layers))) < len(
-                    layers
-                ):
-                    raise ValueError(
-                        f"EAGLE3 layer ids {layer_ids} cannot be captured: they name inputs of "
-                        f"layers {layers} of {self.config.num_hidden_layers}."
-                    )
+            layers = self.model.layers_to_capture
+            num_layers = self.config.num_hidden_layers
+            if len({*layers} & {*range(num_layers)}) < len(layers):
+                raise ValueError(
+                    f"EAGLE3 layer ids {layer_ids} cannot be captured: they name inputs "
+                    f"of layers {layers}, and there are {num_layers} layers."
+                )
             """
         )
     )
-    added = cst.ensure_type(cst.ensure_type(refusal, cst.If).body, cst.IndentedBlock).body
 
-    def change(function: cst.FunctionDef) -> cst.FunctionDef:
-        block = function
-        (guess,) = (
-            node
-            for node in m.findall(function, m.Else())
-            if m.findall(node, m.ListComp()) and not m.findall(node, m.Else(body=m.DoNotCare()))[1:]
-        )
-        assert isinstance(guess, cst.Else)
-        body = guess.body
-        assert isinstance(body, cst.IndentedBlock)
-        new = guess.with_changes(body=body.with_changes(body=[*body.body, *added]))
-        return replace(block, guess, new)
+    def change(setter: cst.FunctionDef) -> cst.FunctionDef:
+        declared = cst.ensure_type(choice_of_rule(setter).orelse, cst.If)
+        guess = cst.ensure_type(declared.orelse, cst.Else)
+        body = guess.body.with_changes(body=[*guess.body.body, *refusal])
+        return replace(setter, guess, guess.with_changes(body=body))
 
     return edit_method(module, DEEPSEEK_CLASS, SETTER, change)
+
+
+def pull_request() -> str:
+    """Return the pull request as ``git am`` takes it."""
+    steps = steps_for(unpacked(NEWEST), NEWEST)
+    steps[SPEC_CONFIG] = [config_holds_convention, reads_strictly]
+    steps[DEEPSEEK].append(refuses_unreachable)
+    files = changes(unpacked(NEWEST), steps) + _tests()
+    message = (FOLDER / "commit_message.txt").read_text(encoding="utf-8")
+    subject, body = message.split("\n", 1)
+    return (
+        # The date that git itself writes here; the author is whoever sends the patch.
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
+        "From: Your Name <you@example.com>\n"
+        "Date: Sun, 29 Nov 2026 12:00:00 +0000\n"
+        f"Subject: [PATCH] {subject}\n"
+        f"{body}---\n{_summary(files)}\n{Patch(files).render()}-- \n2.43.0\n\n"
+    )
+
+
+def backport() -> str:
+    """Return the least that lets the oldest release serve these drafters."""
+    patch = generate_backport(unpacked(OLDEST), OLDEST)
+    about = (
+        f"SGLang {OLDEST}: the three methods that an EAGLE-3 target must have, and CUDA graphs\n"
+        "that capture the configured layers.\n\n"
+    )
+    return Patch(patch.files, about).render()
+
+
+def _tests() -> tuple[FilePatch, ...]:
+    """The unit tests, which lie below ``upstream_pr`` as they do in SGLang's repository."""
+    found = sorted((FOLDER / "test").rglob("test_*.py"))
+    return tuple(
+        diff(str(path.relative_to(FOLDER)), None, path.read_text(encoding="utf-8"), root="")
+        for path in found
+    )
+
+
+def _summary(files: tuple[FilePatch, ...]) -> str:
+    added = sum(line[0] == "+" for file in files for hunk in file.hunks for line in hunk.lines)
+    removed = sum(line[0] == "-" for file in files for hunk in file.hunks for line in hunk.lines)
+    return f" {len(files)} files changed, {added} insertions(+), {removed} deletions(-)\n"

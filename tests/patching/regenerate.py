@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from patching.pull_request import BACKPORT, FOLDER, PATCH, backport, pull_request
 from sglang_kimi_eagle.patching.generate import generate
 from sglang_kimi_eagle.releases import RELEASES
 from wheels import ROOT, unpacked
 
 
 def main() -> None:
-    """Generate the patch of each release from its wheel."""
+    """Generate the patch of each release from its wheel, and the pull request."""
     for version in RELEASES:
-        path = ROOT / "patches" / f"sglang-{version}.patch"
-        _write(path, generate(unpacked(version), version).render())
+        patch = generate(unpacked(version), version)
+        _write(ROOT / "patches" / f"sglang-{version}.patch", patch.render())
+    _write(FOLDER / PATCH, pull_request())
+    _write(FOLDER / BACKPORT, backport())
 
 
 def _write(path: Path, text: str) -> None:

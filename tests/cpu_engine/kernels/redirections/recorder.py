@@ -9,7 +9,7 @@ SGLang captured.
 import json
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,12 @@ _DEFAULT_LIMIT = "200"
 
 def register() -> None:
     writer = _Writer()
-    after_import(
-        "sglang.srt.models.deepseek_v2",
-        lambda module: _record_target(module.DeepseekV2Model, writer),
-    )
+    after_import("sglang.srt.models.deepseek_v2", partial(_record_target, writer))
     for module_name, drafter in (
         ("sglang.srt.models.llama_eagle3", "LlamaForCausalLMEagle3"),
         ("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM"),
     ):
-        after_import(
-            module_name,
-            lambda module, drafter=drafter: _record_drafter(getattr(module, drafter), writer),
-        )
+        after_import(module_name, partial(_record_drafter, drafter, writer))
 
 
 class _Writer:
@@ -75,8 +69,9 @@ class _Writer:
         self._written += 1
 
 
-def _record_target(model_class: Any, writer: _Writer) -> None:
+def _record_target(writer: _Writer, module: Any) -> None:
     """``DeepseekV2Model``: h[k] for every k, and the states that SGLang itself captured."""
+    model_class = module.DeepseekV2Model
     original = model_class.forward
 
     @wraps(original)
@@ -126,8 +121,9 @@ def _watch(norm: Any, index: int, states: dict[int, Any]) -> None:
         norm.forward_with_allreduce_fusion = forward_with_allreduce_fusion
 
 
-def _record_drafter(model_class: Any, writer: _Writer) -> None:
+def _record_drafter(name: str, writer: _Writer, module: Any) -> None:
     """The draft model: the hidden states it is given after a prefill or a verify."""
+    model_class = getattr(module, name)
     original = model_class.forward
 
     @wraps(original)

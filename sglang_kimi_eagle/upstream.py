@@ -120,12 +120,13 @@ class Sources:
         self._trees: dict[str, ast.Module | None] = {}
 
     def tree(self, module: str) -> ast.Module | None:
-        """Parse ``module`` (dotted, from ``sglang``); None when there is no such file."""
+        """Parse ``module`` (dotted, from ``sglang``); None when that file is not to be had."""
         if module not in self._trees:
             path = self.path(module)
-            self._trees[module] = (
-                ast.parse(path.read_bytes(), filename=str(path)) if path.is_file() else None
-            )
+            try:
+                self._trees[module] = ast.parse(path.read_bytes(), filename=str(path))
+            except (OSError, SyntaxError, ValueError):
+                self._trees[module] = None
         return self._trees[module]
 
     def path(self, module: str) -> Path:

@@ -16,6 +16,7 @@ from sglang_kimi_eagle.settings import Settings
 
 PLUGIN_GROUP = "sglang.srt.plugins"
 HOOK_FILE = "sglang_kimi_eagle.pth"
+BOOT_MODULE = "_sglang_kimi_eagle_boot"
 CHOSEN = "SGLANG_PLUGINS"
 
 NOT_INSTALLED = rule(
@@ -97,7 +98,7 @@ def survey(settings: Settings) -> Environment:
         found.value.partition(":")[0].startswith("sglang_kimi_eagle.")
         for found in metadata.entry_points(group=PLUGIN_GROUP)
     )
-    hook = next((path for path in _hook_files() if path.is_file()), None)
+    hook = _hook()
     findings = [*settings.findings]
     if installation is None:
         findings.append(
@@ -119,10 +120,10 @@ def survey(settings: Settings) -> Environment:
     )
 
 
-def _hook_files() -> Iterator[Path]:
-    for folder in sys.path:
-        if folder.rstrip("/").endswith(("site-packages", "dist-packages")):
-            yield Path(folder) / HOOK_FILE
+def _hook() -> Path | None:
+    """Return the start-up hook's boot module if it has run in this interpreter."""
+    boot = sys.modules.get(BOOT_MODULE)
+    return Path(boot.__file__) if boot is not None and boot.__file__ else None
 
 
 def _not_loaded(

@@ -16,8 +16,8 @@ from packaging.specifiers import SpecifierSet
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import RELEASES, Release, spans
-from sglang_kimi_eagle.states import Convention, States, ids_of, show, states_of
-from sglang_kimi_eagle.wiring import DECLARATION_KEY, IDS_KEY
+from sglang_kimi_eagle.states import IDS_KEY, Convention, States, ids_of, show, states_of
+from sglang_kimi_eagle.wiring import DECLARATION_KEY
 
 NOTHING_TO_DECLARE = rule(
     "KE220",

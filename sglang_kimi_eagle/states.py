@@ -12,6 +12,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+"""Where a drafter's config has its layer ids: SGLang reads it below ``eagle_config``."""
+
 State = int
 LayerId = int
 States = tuple[State, ...]

@@ -14,9 +14,16 @@ from typing import Any
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import RELEASES, Release, spans
-from sglang_kimi_eagle.states import Convention, LayerId, States, default_states, show, states_of
+from sglang_kimi_eagle.states import (
+    IDS_KEY,
+    Convention,
+    LayerId,
+    States,
+    default_states,
+    show,
+    states_of,
+)
 
-IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 DECLARATION_KEY = "layer_id_convention"
 NESTED = f"eagle_config.{IDS_KEY}"
 

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from wheels import unpacked
 
 from sglang_kimi_eagle import upstream
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.upstream import Inspection, Installation, inspect
+from wheels import unpacked
 
 pytestmark = pytest.mark.wheels
 MODULES = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sglang_kimi_eagle.checks.context import IDS_KEY, Context
+from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.drafter.document import brief
+from sglang_kimi_eagle.states import IDS_KEY
 
 FLAG = "use_aux_hidden_state"
 

@@ -13,9 +13,8 @@ from sglang_kimi_eagle.drafter.values import whole
 from sglang_kimi_eagle.loaders import LLAMA, MLA, DraftLoader, draft_loader
 from sglang_kimi_eagle.releases import Release
 from sglang_kimi_eagle.server_arguments import ServerArguments
+from sglang_kimi_eagle.states import IDS_KEY
 from sglang_kimi_eagle.target import Target
-
-IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)

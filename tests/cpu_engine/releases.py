@@ -27,7 +27,8 @@ _GENERATIONS = {
     "0.5.10": "transformers-5.3",
     "0.5.11": "transformers-5.6",
     "0.5.13": "transformers-5.8",
-    "0.5.15": "transformers-5.12",
+    "0.5.15": "transformers-5.12-cutlass",
+    "0.5.16": "transformers-5.12",
     "0.5.22": "transformers-5.19",
 }
 

@@ -6,6 +6,7 @@ import os
 from redirections import (
     lifetime,
     recorder,
+    server_args,
     speculation,
     torch_cuda,
     triton_attention,
@@ -19,6 +20,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     speculation.register()
     triton_attention.register()
     triton_indices.register()
+else:
+    server_args.register()
 if "CPU_ENGINE_RECORDS" in os.environ:
     recorder.register()
 for name in filter(None, os.environ.get("CPU_ENGINE_PROBES", "").split(",")):

@@ -59,13 +59,13 @@ class _Writer:
             facts["layers_to_capture"] = tensors.pop("layers_to_capture")
         name = f"{rank}-{os.getpid()}-{self._written:05}-{kind}"
         folder = Path(os.environ[_FOLDER_VARIABLE])
-        partial = folder / f"{name}.partial"
+        unfinished = folder / f"{name}.partial"
         save_file(
             {key: value.detach().contiguous().clone() for key, value in tensors.items()},
-            partial,
+            unfinished,
             metadata={"facts": json.dumps(facts)},
         )
-        partial.rename(folder / f"{name}.safetensors")
+        unfinished.rename(folder / f"{name}.safetensors")
         self._written += 1
 
 

@@ -12,7 +12,7 @@ ENGINES := $(or $(SGLANG_KIMI_EAGLE_ENGINES),.engines)
 # The engine runs on the Python that SGLang's wheels are built for.
 ENGINE_PYTHON ?= $(PYTHON)
 OTHER_PYTHONS := 3.10 3.12 3.13
-FAST := "not engine and not matrix and not wheels"
+FAST := -q --ignore tests/engine -m "not engine and not matrix and not wheels"
 RUN := $(ENGINES)/tools/bin/python
 export PYTHONPATH := tests
 
@@ -25,13 +25,13 @@ test: $(ENGINES)/tools/ready
 	$(RUN) -m pytest -m "not matrix"
 
 test-fast: $(ENGINES)/tools/ready
-	$(RUN) -m pytest -q -m $(FAST)
+	$(RUN) -m pytest $(FAST)
 	@for version in $(OTHER_PYTHONS); do \
 	  for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python$$version; do \
 	    if $$python -c pass 2>/dev/null; then \
 	      echo "Python $$version"; \
 	      $(MAKE) --no-print-directory $(ENGINES)/python$$version/ready OTHER_PYTHON=$$python \
-	      && $(ENGINES)/python$$version/bin/python -m pytest -q -m $(FAST) || exit 1; \
+	      && $(ENGINES)/python$$version/bin/python -m pytest $(FAST) || exit 1; \
 	      break; \
 	    fi; \
 	  done; \
@@ -47,6 +47,9 @@ lint: $(ENGINES)/tools/ready
 
 bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.startup_hook
+	$(RUN) -m benchmarks.validate_drafter
+	$(RUN) -m benchmarks.refusal
+	$(RUN) -m benchmarks.acceptance
 
 $(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt
 	$(ENGINE_PYTHON) -m venv --clear $(ENGINES)/tools

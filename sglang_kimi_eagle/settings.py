@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
-from sglang_kimi_eagle.states import States
+from sglang_kimi_eagle.states import MAX_STATES, States
 
 SWITCH = "SGLANG_KIMI_EAGLE"
 STATES = "SGLANG_KIMI_EAGLE_STATES"
@@ -99,7 +99,9 @@ def _states(environ: Mapping[str, str], findings: list[Diagnostic]) -> States | 
 def parse_states(text: str) -> States | None:
     """Parse ``3,31,59`` into states; None when it is not such a list."""
     parts = [part.strip() for part in text.split(",")]
-    # The length bound keeps a huge number from being parsed at all.
-    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+    # The bounds keep a huge number, or very many, from being parsed at all.
+    if len(parts) > MAX_STATES or not all(
+        part.isascii() and part.isdigit() and len(part) <= 6 for part in parts
+    ):
         return None
     return tuple(int(part) for part in parts)

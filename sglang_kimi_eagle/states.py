@@ -15,6 +15,9 @@ from collections.abc import Sequence
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 """Where a drafter's config has its layer ids: SGLang reads it below ``eagle_config``."""
 
+MAX_STATES = 64
+"""More states than any drafter takes; longer lists are not looked at."""
+
 State = int
 LayerId = int
 States = tuple[State, ...]

@@ -228,7 +228,7 @@ def inspect(installation: Installation) -> Inspection:
         setter_rule=setter_rule,
         captures_embedding=not inline,
         graphs_reset_ids=_graphs_reset_ids(sources),
-        partial_sums=inline and _defers_all_reduce(sources),
+        partial_sums=inline and _defers_all_reduce(sources) and not _completes_sums(sources),
         mla_drafter=sources.find("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM")
         is not None,
     )
@@ -315,7 +315,13 @@ def _compile(node: ast.FunctionDef) -> Callable[..., object]:
 def _captured(
     setter: Callable[..., object], ids: list[int] | None, num_layers: int
 ) -> list[int] | None:
-    model = types.SimpleNamespace(layers_to_capture=[])
+    layers = [
+        types.SimpleNamespace(layer_communicator=types.SimpleNamespace(is_last_layer=False))
+        for _ in range(num_layers)
+    ]
+    model = types.SimpleNamespace(
+        layers_to_capture=[], layers=layers, start_layer=0, end_layer=num_layers
+    )
     target = types.SimpleNamespace(
         pp_group=types.SimpleNamespace(is_last_rank=True),
         config=types.SimpleNamespace(num_hidden_layers=num_layers),
@@ -358,6 +364,12 @@ def _defers_all_reduce(sources: Sources) -> bool:
     """Tell whether a decoder layer may leave its all-reduce to the next layer's norm."""
     layer = sources.find(DEEPSEEK_MODULE, "DeepseekV2DecoderLayer.forward")
     return layer is not None and _mentions(layer, "should_fuse_mlp_allreduce_with_next_layer")
+
+
+def _completes_sums(sources: Sources) -> bool:
+    """Tell whether the setter itself mends partial sums, as the patched releases do."""
+    setter = sources.find(DEEPSEEK_MODULE, "DeepseekV2ForCausalLM.set_eagle3_layers_to_capture")
+    return setter is not None and _mentions(setter, "is_last_layer")
 
 
 def _graphs_reset_ids(sources: Sources) -> bool:

@@ -16,6 +16,7 @@ from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import RELEASES, Release, spans
 from sglang_kimi_eagle.states import (
     IDS_KEY,
+    MAX_STATES,
     Convention,
     LayerId,
     States,
@@ -149,6 +150,16 @@ UNDECLARED = rule(
     "states. One trainer is known to mean other states by such a list "
     "(Model-Optimizer's vLLM dump, Model-Optimizer#2410): declare the convention to be sure.",
     example='{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 29, 57]}}',
+)
+
+
+IDS_TOO_MANY = rule(
+    "KE216",
+    "layer-ids-too-many",
+    Severity.ERROR,
+    f"The list has more than {MAX_STATES} ids. An EAGLE-3 drafter takes a few states, mostly "
+    "three: such a list is a mistake, and every state costs its width in `fc` and in memory.",
+    example='{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, ...]}}',
 )
 
 
@@ -477,33 +488,31 @@ def _shape_findings(
             )
         )
     reachable = release.reachable(num_layers)
-    for state in states:
-        if state in reachable:
-            continue
-        if state == 0:
-            why = (
-                "the embedding can be captured from 0.5.14 on; earlier releases add None to it "
-                "and fail"
-            )
-        elif state == num_layers:
-            why = (
-                "SGLang captures the input of a layer, and nothing follows the last layer: its "
-                "output is never captured, on any release"
-            )
-        else:
-            why = f"the target has {num_layers} layers, so states end at h[{num_layers}]"
+    lost = [state for state in states if state not in reachable]
+    if lost:
         findings.append(
             UNREACHABLE.found(
-                f"h[{state}] cannot be captured by SGLang {release.version}.",
+                f"{show(lost)} cannot be captured by SGLang {release.version}.",
                 where=location,
                 seen=show(states),
-                leads_to=f"Stock SGLang goes on with {sum(s in reachable for s in states)} of "
-                f"{len(states)} states: {why}.",
+                leads_to=f"Stock SGLang goes on with {len(states) - len(lost)} of {len(states)} "
+                f"states: {_why_lost(lost[0], num_layers)}.",
                 mend=f"Use states between h[{reachable.start}] and h[{reachable.stop - 1}], or a "
                 "drafter trained on such states.",
             )
         )
     return findings
+
+
+def _why_lost(state: int, num_layers: int) -> str:
+    if state == 0:
+        return "the embedding can be captured from 0.5.14 on; earlier releases fail on it"
+    if state == num_layers:
+        return (
+            "SGLang captures the input of a layer, and nothing follows the last layer: its output "
+            "is never captured, on any release"
+        )
+    return f"the target has {num_layers} layers, so states end at h[{num_layers}]"
 
 
 def _parse_ids(value: object, where: str, findings: list[Diagnostic]) -> tuple[LayerId, ...] | None:
@@ -520,6 +529,17 @@ def _parse_ids(value: object, where: str, findings: list[Diagnostic]) -> tuple[L
                 leads_to="SGLang fails after loading all weights, or swallows the error and "
                 "captures its default states.",
                 mend="Write them as a JSON list, for example [2, 30, 58].",
+            )
+        )
+        return None
+    if len(value) > MAX_STATES:
+        findings.append(
+            IDS_TOO_MANY.found(
+                f"{len(value)} layer ids are too many.",
+                where=where,
+                seen=_clip(value),
+                leads_to="The drafter's fc would have to be as many times as wide as the target.",
+                mend="List the ids that the drafter was trained with.",
             )
         )
         return None

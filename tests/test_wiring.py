@@ -117,6 +117,7 @@ def test_the_override_wins_over_everything() -> None:
         ([58, 30, 2], "KE205"),
         ([2, 30, 61], "KE206"),
         ([2, 30, 10**30], "KE206"),
+        (list(range(65)), "KE216"),
     ],
 )
 def test_broken_ids_are_refused_by_code(ids: Any, code: str) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from sglang_kimi_eagle import __version__
 from sglang_kimi_eagle.cli.doctor import doctor
+from sglang_kimi_eagle.cli.patch import patch
 from sglang_kimi_eagle.cli.pin import pin
 from sglang_kimi_eagle.cli.wiring import wiring
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(doctor)
 app.command()(wiring)
 app.command()(pin)
+app.command()(patch)
 
 
 def _show_version(wanted: bool) -> None:

@@ -141,19 +141,20 @@ def diff(path: str, before: str | None, after: str, root: str = PREFIX) -> FileP
 
 
 def parse(text: str) -> Patch:
-    """Read a patch that `Patch.render` wrote.
+    """Read the changes to SGLang's package in a patch that `Patch.render` wrote.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: there are none, or they have another form.
     """
     lines = _lines(text)
-    starts = [number for number, line in enumerate(lines) if _FILE.match(line)]
-    if not starts:
-        raise ValueError("no file of SGLang is changed")
+    starts = [number for number, line in enumerate(lines) if line.startswith("diff --git ")]
     files = [
         _parse_file(lines[start:end])
-        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
+        for start, end in zip(starts, [*starts, len(lines)][1:], strict=True)
+        if _FILE.match(lines[start])
     ]
+    if not files:
+        raise ValueError("no file of SGLang is changed")
     return Patch(tuple(files), "".join(lines[: starts[0]]))
 
 

@@ -40,7 +40,7 @@ def generate(package: Path, version: str = "unknown") -> Patch:
 
 def changes(package: Path, steps: Steps) -> tuple[FilePatch, ...]:
     """Run the steps on the sources, and add the module that the changed sources import."""
-    return (*_rewritten(package, steps), diff(HELPERS, None, helpers_text()))
+    return (*rewritten(package, steps), diff(HELPERS, None, helpers_text()))
 
 
 def generate_backport(package: Path, version: str) -> Patch:
@@ -50,7 +50,7 @@ def generate_backport(package: Path, version: str) -> Patch:
     convention.
     """
     release = _inspected(package, version)
-    return Patch(tuple(_rewritten(package, _old_defects(release))))
+    return Patch(tuple(rewritten(package, _old_defects(release))))
 
 
 def preamble(version: str) -> str:
@@ -130,7 +130,8 @@ def steps_for(package: Path, version: str) -> Steps:
     return steps
 
 
-def _rewritten(package: Path, steps: Steps) -> Iterator[FilePatch]:
+def rewritten(package: Path, steps: Steps) -> Iterator[FilePatch]:
+    """Run the steps on the sources."""
     import libcst as cst
 
     for path in sorted(steps):

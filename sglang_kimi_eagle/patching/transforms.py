@@ -88,11 +88,12 @@ def wrapper_hands_convention(module: cst.Module) -> cst.Module:
     return add_import(module, HELPERS, "set_layers_to_capture")
 
 
-def setter_takes_convention(first: int) -> Transform:
-    """Let the DeepSeek setter follow a declared convention instead of its own rule.
+def setter_takes_convention(first: int, owner: str = DEEPSEEK_CLASS) -> Transform:
+    """Let a target's setter follow a declared convention instead of its own rule.
 
     Args:
         first: the first state that the model can capture (0, or 1 where not the embedding).
+        owner: the class with the setter.
     """
     layers = "self.config.num_hidden_layers"
     declared = statement(
@@ -113,14 +114,14 @@ def setter_takes_convention(first: int) -> Transform:
         return _with_convention(replace(function, choice, choice.with_changes(orelse=orelse)))
 
     def transform(module: cst.Module) -> cst.Module:
-        module = edit_method(module, DEEPSEEK_CLASS, SETTER, change)
+        module = edit_method(module, owner, SETTER, change)
         return add_import(module, HELPERS, "get_layers_to_capture")
 
     return transform
 
 
 def choice_of_rule(setter: cst.FunctionDef) -> cst.If:
-    """Return the statement of the DeepSeek setter that tells default from configured ids."""
+    """Return the statement of a setter that tells default from configured ids."""
     is_choice = m.If(test=m.Comparison(left=m.Name("layer_ids")))
     return the_only(
         [

@@ -33,6 +33,7 @@ from cpu_engine.releases import RELEASES, generation
 REPOSITORY = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 FOLDER_VARIABLE = "SGLANG_KIMI_EAGLE_ENGINES"
+_PATH_FILE = "_layers_below.pth"
 _NOT_IN_THE_WHEEL = {"build", "dist", "docs", "tests"}
 
 Progress = Callable[[str], None]
@@ -97,8 +98,8 @@ class _Layer:
         shutil.rmtree(self.root, ignore_errors=True)
         with _step(progress, f"building {self.root.name}"):
             venv.create(self.root, symlinks=True)
-            paths = "".join(f"{_site_packages(layer.root)}\n" for layer in self.below)
-            (_site_packages(self.root) / "_layers_below.pth").write_text(paths)
+            paths = [path for layer in self.below for path in _import_paths(layer.root)]
+            (_site_packages(self.root) / _PATH_FILE).write_text("\n".join(paths) + "\n")
             _pip(self.root, "install", *self.arguments)
             (self.root / "finished").write_text(self.stamp)
 
@@ -180,6 +181,19 @@ def _run(*arguments: str) -> None:
 
 def _site_packages(root: Path) -> Path:
     return root / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def _import_paths(root: Path) -> Iterator[str]:
+    """A layer's site-packages and the folders within that packages add by ``.pth`` files.
+
+    Python reads such files in an environment's own site-packages only.
+    """
+    site_packages = _site_packages(root)
+    yield str(site_packages)
+    for file in sorted(site_packages.glob("*.pth")):
+        if file.name != _PATH_FILE:
+            lines = [line for line in file.read_text().splitlines() if line[:6] != "import"]
+            yield from (str(site_packages / line) for line in lines if line)
 
 
 def _digest(path: Path) -> str:

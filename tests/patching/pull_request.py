@@ -15,8 +15,10 @@ from sglang_kimi_eagle.patching.edits import add_import, edit_method, replace, s
 from sglang_kimi_eagle.patching.generate import (
     DEEPSEEK,
     SPEC_CONFIG,
+    Steps,
     changes,
     generate_backport,
+    rewritten,
     steps_for,
 )
 from sglang_kimi_eagle.patching.transforms import (
@@ -28,12 +30,16 @@ from sglang_kimi_eagle.patching.transforms import (
     choice_of_rule,
     config_holds_convention,
     reading_of_ids,
+    setter_takes_convention,
 )
 from sglang_kimi_eagle.releases import NEWEST, OLDEST
 from wheels import ROOT, unpacked
 
 FOLDER = ROOT / "upstream_pr"
 PATCH = "0001-Let-EAGLE3-draft-models-declare-what-their-layer-ids.patch"
+FOLLOW_UP = "0002-Let-GLM-4-MoE-Lite-follow-a-declared-convention.patch"
+TEST = "test/registered/unit/speculative/test_eagle_layer_ids.py"
+FOLLOW_UP_TEST = "test/registered/unit/models/test_glm4_moe_lite_layer_ids.py"
 BACKPORT = f"kimi-k25-eagle3-{OLDEST}.patch"
 
 
@@ -94,17 +100,18 @@ def pull_request() -> str:
     steps = steps_for(unpacked(NEWEST), NEWEST)
     steps[SPEC_CONFIG] = [config_holds_convention, reads_strictly]
     steps[DEEPSEEK].append(refuses_unreachable)
-    files = changes(unpacked(NEWEST), steps) + _tests()
-    message = (FOLDER / "commit_message.txt").read_text(encoding="utf-8")
-    subject, body = message.split("\n", 1)
-    return (
-        # The date that git itself writes here; the author is whoever sends the patch.
-        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
-        "From: Your Name <you@example.com>\n"
-        "Date: Sun, 29 Nov 2026 12:00:00 +0000\n"
-        f"Subject: [PATCH] {subject}\n"
-        f"{body}---\n{_summary(files)}\n{Patch(files).render()}-- \n2.43.0\n\n"
-    )
+    return _mail("commit_message.txt", (*changes(unpacked(NEWEST), steps), _test(TEST)))
+
+
+def follow_up() -> str:
+    """Return the patch for the other target with the rule on the first id; the first goes before.
+
+    It is apart, because nothing of the plugin is about that target.
+    """
+    setter = setter_takes_convention(0, "Glm4MoeLiteForCausalLM")
+    steps: Steps = {"srt/models/glm4_moe_lite.py": [setter]}
+    files = (*rewritten(unpacked(NEWEST), steps), _test(FOLLOW_UP_TEST))
+    return _mail("follow_up_message.txt", files)
 
 
 def backport() -> str:
@@ -117,12 +124,20 @@ def backport() -> str:
     return Patch(patch.files, about).render()
 
 
-def _tests() -> tuple[FilePatch, ...]:
-    """The unit tests, which lie below ``upstream_pr`` as they do in SGLang's repository."""
-    found = sorted((FOLDER / "test").rglob("test_*.py"))
-    return tuple(
-        diff(str(path.relative_to(FOLDER)), None, path.read_text(encoding="utf-8"), root="")
-        for path in found
+def _test(path: str) -> FilePatch:
+    """A new unit test; it lies below ``upstream_pr`` as it does in SGLang's repository."""
+    return diff(path, None, (FOLDER / path).read_text(encoding="utf-8"), root="")
+
+
+def _mail(message: str, files: tuple[FilePatch, ...]) -> str:
+    subject, body = (FOLDER / message).read_text(encoding="utf-8").split("\n", 1)
+    return (
+        # The date that git itself writes here; the author is whoever sends the patch.
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
+        "From: Your Name <you@example.com>\n"
+        "Date: Sun, 29 Nov 2026 12:00:00 +0000\n"
+        f"Subject: [PATCH] {subject}\n"
+        f"{body}---\n{_summary(files)}\n{Patch(files).render()}-- \n2.43.0\n\n"
     )
 
 

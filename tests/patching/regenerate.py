@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from patching.pull_request import BACKPORT, FOLDER, PATCH, backport, pull_request
+from patching.pull_request import (
+    BACKPORT,
+    FOLDER,
+    FOLLOW_UP,
+    PATCH,
+    backport,
+    follow_up,
+    pull_request,
+)
 from sglang_kimi_eagle.patching.generate import generate
 from sglang_kimi_eagle.releases import RELEASES
 from wheels import ROOT, unpacked
@@ -16,6 +24,7 @@ def main() -> None:
         patch = generate(unpacked(version), version)
         _write(ROOT / "patches" / f"sglang-{version}.patch", patch.render())
     _write(FOLDER / PATCH, pull_request())
+    _write(FOLDER / FOLLOW_UP, follow_up())
     _write(FOLDER / BACKPORT, backport())
 
 

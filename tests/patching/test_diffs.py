@@ -77,3 +77,9 @@ def test_git_applies_it(tmp_path: Path) -> None:
     subprocess.run(["git", "apply", "--check", "patch"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", "patch"], cwd=tmp_path, check=True)
     assert (folder / "file.py").read_text() == (folder / "new.py").read_text() == AFTER
+
+
+def test_changes_outside_the_package_are_passed_over() -> None:
+    inside = diff("srt/file.py", BEFORE, AFTER)
+    outside = diff("test/test_file.py", None, AFTER, root="")
+    assert parse(Patch((inside, outside)).render()).files == (inside,)

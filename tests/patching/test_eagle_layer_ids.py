@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import wrapt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +124,16 @@ def test_a_setter_that_would_drop_the_declaration_is_refused() -> None:
     with pytest.raises(ValueError, match="Old cannot take a layer_id_convention"):
         set_layers_to_capture(model, [2, 30, 58], "layer_output")
     assert model.captured is None
+
+
+def test_a_setter_that_the_plugin_wraps_still_gets_the_declaration() -> None:
+    class Wrapped(New):
+        pass
+
+    def passing_on(setter: Any, _target: Any, args: Any, kwargs: Any) -> None:
+        setter(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(Wrapped, "set_eagle3_layers_to_capture", passing_on)
+    model = Wrapped()
+    set_layers_to_capture(model, [2, 30, 58], "layer_input")
+    assert (model.captured, model.convention) == ([2, 30, 58], "layer_input")

@@ -15,12 +15,22 @@ from pathlib import Path
 import pytest
 
 from cpu_engine.environments import ensure
-from patching.pull_request import BACKPORT, FOLDER, PATCH, backport, pull_request
+from patching.pull_request import (
+    BACKPORT,
+    FOLDER,
+    FOLLOW_UP,
+    FOLLOW_UP_TEST,
+    PATCH,
+    TEST,
+    backport,
+    follow_up,
+    pull_request,
+)
 from patching.sources import stock_copy
 from sglang_kimi_eagle.patching.diffs import PREFIX, FilePatch, parse
 from sglang_kimi_eagle.releases import NEWEST, OLDEST
+from wheels import unpacked
 
-TEST = "test/registered/unit/speculative/test_eagle_layer_ids.py"
 GIT = ("git", "-c", "user.name=Tester", "-c", "user.email=tester@example.com")
 
 
@@ -49,6 +59,8 @@ def git(folder: Path, *words: str) -> None:
 def checkout(folder: Path, version: str) -> Path:
     """A repository that holds the changed files of a release."""
     stock_copy(version, folder / PREFIX)
+    other = "srt/models/glm4_moe_lite.py"
+    shutil.copy(unpacked(version) / other, folder / PREFIX / other)
     git(folder, "init", "--quiet", ".")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message", version)
@@ -58,6 +70,7 @@ def checkout(folder: Path, version: str) -> Path:
 @pytest.mark.wheels
 def test_it_is_current() -> None:
     assert (FOLDER / PATCH).read_text() == pull_request()
+    assert (FOLDER / FOLLOW_UP).read_text() == follow_up()
     assert (FOLDER / BACKPORT).read_text() == backport()
 
 
@@ -70,6 +83,8 @@ def test_git_takes_it_with_its_message_and_tests(tmp_path: Path) -> None:
         ["git", "log", "-1", "--format=%B"], cwd=repository, capture_output=True, text=True
     ).stdout
     assert message.strip() == (FOLDER / "commit_message.txt").read_text().strip()
+    git(repository, "am", str(FOLDER / FOLLOW_UP))
+    assert (repository / FOLLOW_UP_TEST).read_text() == (FOLDER / FOLLOW_UP_TEST).read_text()
 
 
 @pytest.mark.wheels
@@ -119,15 +134,18 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(installed, folder / PREFIX)
     git(folder, "init", "--quiet", ".")
     git(folder, "apply", str(FOLDER / PATCH))
+    git(folder, "apply", str(FOLDER / FOLLOW_UP))
     return folder
 
 
-def run_upstream_test(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run the pull request's test file on the SGLang in ``folder``, or the engine's own."""
+def run_upstream_test(
+    folder: Path, *command: str, test: str = TEST
+) -> subprocess.CompletedProcess[str]:
+    """Run a test file of the pull request on the SGLang in ``folder``, or the engine's own."""
     python = ensure(NEWEST, plugin=False).python
     stand_ins = Path(__file__).with_name("stand_ins")
     return subprocess.run(
-        [python, *command, FOLDER / TEST],
+        [python, *command, FOLDER / test],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -140,6 +158,13 @@ def test_its_tests_fail_on_the_release(tmp_path: Path) -> None:
     done = run_upstream_test(tmp_path)
     assert done.returncode != 0
     assert "sglang.srt.speculative.eagle_layer_ids" in done.stderr
+
+
+@pytest.mark.engine
+def test_the_follow_ups_test_passes_on_its_tree_only(patched: Path, tmp_path: Path) -> None:
+    assert run_upstream_test(tmp_path, test=FOLLOW_UP_TEST).returncode != 0
+    done = run_upstream_test(patched / "python", test=FOLLOW_UP_TEST)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.engine

@@ -4,9 +4,9 @@ import importlib
 import os
 
 from redirections import (
+    amx_backend,
     lifetime,
     recorder,
-    server_args,
     speculation,
     torch_cuda,
     triton_attention,
@@ -21,7 +21,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     triton_attention.register()
     triton_indices.register()
 else:
-    server_args.register()
+    amx_backend.register()
 if "CPU_ENGINE_RECORDS" in os.environ:
     recorder.register()
 for name in filter(None, os.environ.get("CPU_ENGINE_PROBES", "").split(",")):

@@ -12,7 +12,7 @@ import typer
 from sglang_kimi_eagle import launch, upstream
 from sglang_kimi_eagle.checks import Context, run_checks
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
-from sglang_kimi_eagle.cli.output import USAGE, status_of
+from sglang_kimi_eagle.cli.output import USAGE, console, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.environment import Environment, survey
@@ -228,17 +228,16 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE
 def _print(
     lines: list[tuple[str, str]], findings: tuple[Diagnostic, ...] | list[Diagnostic]
 ) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    terminal = console()
     heading = Table.grid(padding=(0, 2))
     for label, text in lines:
         heading.add_row(Text(label, style="bold"), Text(text, overflow="fold"))
-    console.print(heading)
+    terminal.print(heading)
     if not findings:
-        console.print("Nothing is wrong.", style="green")
+        terminal.print("Nothing is wrong.", style="green")
         return
     table = Table(show_lines=True)
     table.add_column("code", no_wrap=True)
@@ -257,7 +256,7 @@ def _print(
                 cell.append(f"{text}\n", style="not bold")
         cell.rstrip()
         table.add_row(Text(f"{finding.code}\n{finding.severity.value}", style=style), cell)
-    console.print(table)
+    terminal.print(table)
 
 
 def _explain(code: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
-from sglang_kimi_eagle.cli.output import USAGE, print_findings, status_of
+from sglang_kimi_eagle.cli.output import USAGE, console, print_findings, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, errors
 from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
@@ -136,7 +136,6 @@ def _distinct(rows: list[Row]) -> list[Diagnostic]:
 
 
 def _print_table(rows: list[Row], drafter: str, num_layers: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{drafter}, target of {num_layers} layers")
@@ -145,9 +144,9 @@ def _print_table(rows: list[Row], drafter: str, num_layers: int) -> None:
     for row in rows:
         style = None if row.same else "yellow"
         table.add_row(row.release.version, row.stock, row.plugin, row.reason, style=style)
-    console = Console()
-    console.print(table)
+    terminal = console()
+    terminal.print(table)
     for explanation in dict.fromkeys(
         row.wiring.explanation for row in rows if row.wiring and row.wiring.explanation
     ):
-        console.print(f"  {explanation}", markup=False, highlight=False)
+        terminal.print(f"  {explanation}", markup=False, highlight=False)

@@ -82,3 +82,10 @@ def test_an_unknown_release_is_a_wrong_command_line(tmp_path: Path) -> None:
     drafter = write_drafter(tmp_path, ids=[2, 30, 58])
     status, output = run(drafter, "--sglang", "0.4.0")
     assert status == 2 and "0.5.9 - 0.5.23" in output
+
+
+def test_a_terminal_of_any_width_is_written_to(tmp_path: Path) -> None:
+    drafter = write_drafter(tmp_path, ids=[1, 29, 57])
+    for columns in ("1", "20", "99999999"):
+        result = CliRunner().invoke(app, ["wiring", str(drafter)], env={"COLUMNS": columns})
+        assert result.exit_code == 0 and len(result.output) < 100_000

@@ -2,7 +2,7 @@
 
 The drafter is a sparse file of 4 shards: its headers are real, its weights are holes.  Every
 measurement is a fresh interpreter; ours and theirs alternate, so that a busy machine slows both.
-Run from the repository: ``python benchmarks/validate_drafter.py``.
+Run from the repository: ``python -m benchmarks.validate_drafter``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import drafter_files
 
 ROOT = Path(__file__).resolve().parent.parent
+REPORT = ROOT / "benchmarks" / "reports" / "validate_drafter.md"
 ROUNDS = 15
 
 START = """
@@ -90,6 +91,12 @@ def measure(script: str, folder: Path, target: Path) -> dict[str, float]:
 
 
 def main() -> None:
+    lines = ["# Validating a drafter of real size"]
+
+    def say(line: str) -> None:
+        print(line)
+        lines.append(line)
+
     others = {"safetensors": "numpy", "transformers config": "transformers"}
     names = ["sglang-kimi-eagle"]
     names += [name for name, module in others.items() if importlib.util.find_spec(module)]
@@ -100,7 +107,7 @@ def main() -> None:
         for template in ("reduced-mha", "torchspec-mla"):
             folder = drafter_files.TEMPLATES[template]().write(Path(scratch) / template, shards=4)
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e9
-            print(f"{template}: {size:.2f} GB in 4 shards, {ROUNDS} rounds, medians")
+            say(f"\n{template}: {size:.2f} GB in 4 shards, {ROUNDS} rounds, medians\n")
             for name in names:
                 measure(name, folder, target)
             results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -114,13 +121,15 @@ def main() -> None:
                     for key in ("import", "work", "total", "cpu", "memory")
                 }
                 best = min(result["total"] for result in results[name])
-                print(
-                    f"  {name:<20} import {median['import'] * 1e3:.1f} ms, "
+                say(
+                    f"- {name}: import {median['import'] * 1e3:.1f} ms, "
                     f"work {median['work'] * 1e3:.1f} ms, together {median['total'] * 1e3:.1f} ms "
                     f"(best {best * 1e3:.1f}), CPU {median['cpu'] * 1e3:.1f} ms, "
                     f"memory +{median['memory']:.1f} MB; ours takes "
                     f"{ours / median['total']:.2f} of its time"
                 )
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

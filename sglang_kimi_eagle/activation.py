@@ -31,19 +31,12 @@ from sglang_kimi_eagle.diagnostics import (
     rule,
 )
 from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings, switched_off
+from sglang_kimi_eagle.states import show
 
 log = logging.getLogger("sglang_kimi_eagle")
 
 _REPORTED = "_SGLANG_KIMI_EAGLE_REPORTED"
 
-NOT_LOADED = rule(
-    "KE007",
-    "plugin-not-loaded",
-    Severity.ERROR,
-    "The plugin could not even be imported. SGLang logs that and goes on without it, so a launch "
-    "that asks for EAGLE3 with a Kimi-K2.5 target is stopped instead.",
-    example="An environment in which wrapt was uninstalled.",
-)
 PATCH_FAILED = rule(
     "KE006",
     "patch-failed",
@@ -51,6 +44,17 @@ PATCH_FAILED = rule(
     "A part of the plugin could not be put in place in this process. A server without it would "
     "fail after loading all weights, or serve a drafter on the wrong states.",
     example="An SGLang in which ModelRunner cannot be wrapped.",
+)
+
+
+CAPTURE_LOST = rule(
+    "KE008",
+    "capture-lost",
+    Severity.ERROR,
+    "The target does not capture the states that the plugin put in place: something else, such as "
+    "another plugin that patches the same classes, has changed them. The drafter would be served "
+    "on states that it was not trained on.",
+    example="A second plugin that replaces set_eagle3_layers_to_capture of the Kimi wrapper.",
 )
 
 
@@ -63,6 +67,8 @@ class Process:
     added: tuple[str, ...] = ()
     capture: StateCapture = field(default_factory=StateCapture)
     failures: list[Diagnostic] = field(default_factory=list)
+    runner: Any = None
+    """The target's ``ModelRunner``, in a process that loads the model."""
 
 
 process = Process()
@@ -87,6 +93,7 @@ def activate(found_by: str) -> None:
         (upstream.RUNNER_MODULE, _wrap_model_runner),
         (upstream.DEEPSEEK_MODULE, _wrap_setter),
         (upstream.KIMI_MODULE, _add_methods),
+        (upstream.SCHEDULER_MODULE, _wrap_scheduler),
     ):
         wrapt.register_post_import_hook(_guarded(callback), module)
 
@@ -131,6 +138,10 @@ def _wrap_setter(module: ModuleType) -> None:
     wrapt.wrap_function_wrapper(module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture)
 
 
+def _wrap_scheduler(module: ModuleType) -> None:
+    wrapt.wrap_function_wrapper(module.Scheduler, "__init__", _after_scheduler)
+
+
 def _add_methods(module: ModuleType) -> None:
     process.added = add_delegations(getattr(module, upstream.KIMI_CLASS))
 
@@ -153,7 +164,33 @@ def _before_model(
         # What SGLang has read itself, for a target that is on no file system.
         read = bound["model_config"].hf_config.to_dict()
         _judge(bound["server_args"], loading=True, target_config=read)
+        process.runner = runner
     return wrapped(*args, **kwargs)
+
+
+def _after_scheduler(
+    wrapped: Callable[..., Any], scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """See, once the model is set up and before it serves, that it captures what it must.
+
+    Raises:
+        LaunchRefused: something has changed the states since they were put in place.
+    """
+    result = wrapped(*args, **kwargs)
+    runner, process.runner = process.runner, None
+    seen = process.capture.differs(runner.model) if runner is not None else None
+    if seen is not None:
+        assert process.capture.states is not None
+        lost = CAPTURE_LOST.found(
+            f"The target must capture {show(process.capture.states)}, and does not.",
+            where=f"{type(runner.model).__module__}.{type(runner.model).__name__}",
+            seen=seen,
+            leads_to="The drafter would draft from states that it was not trained on.",
+            mend="Remove the other plugin or patch that sets the layers to capture.",
+        )
+        report([lost])
+        raise LaunchRefused([lost])
+    return result
 
 
 def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | None = None) -> None:
@@ -185,7 +222,8 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
         raise LaunchRefused(findings)
     if not loading:
         return
-    assert verdict.release is not None
+    if verdict.release is None:
+        raise RuntimeError("a launch on an SGLang that is not understood was not refused")
     if verdict.wiring is not None:
         process.capture.states = verdict.wiring.states
         process.capture.mend_partial_sums = verdict.release.partial_sums

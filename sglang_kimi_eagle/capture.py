@@ -55,3 +55,19 @@ class StateCapture:
         model.layers_to_capture = list(self.states)
         if self.mend_partial_sums:
             complete_partial_sums(model.layers, self.states)
+
+    def differs(self, model: Any) -> str | None:
+        """Tell how what a set-up ``model`` captures differs from the states; None if it does not.
+
+        Args:
+            model: the target, a wrapper with ``language_model`` or the language model itself.
+        """
+        if self.states is None:
+            return None
+        target = getattr(model, "language_model", model)
+        if not target.pp_group.is_last_rank:
+            return None
+        captured = getattr(target.model, "layers_to_capture", None)
+        if captured == list(self.states) and target.capture_aux_hidden_states:
+            return None
+        return f"layers_to_capture is {captured!r}"

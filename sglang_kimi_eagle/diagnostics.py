@@ -7,7 +7,7 @@ what was seen, what it leads to, and the one change that mends it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 DOCS = "docs/diagnostics"
@@ -39,7 +39,8 @@ class Rule:
         self, message: str, *, where: str = "", seen: str = "", leads_to: str = "", mend: str = ""
     ) -> Diagnostic:
         """Build a finding of this rule."""
-        return Diagnostic(self, self.severity, message, where, seen, leads_to, mend)
+        texts = (_printable(text) for text in (message, where, seen, leads_to, mend))
+        return Diagnostic(self, self.severity, *texts)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,15 @@ class Diagnostic:
     def anchor(self) -> str:
         """The documentation page of the rule."""
         return f"{DOCS}/{self.code}.md"
+
+    def silenced_by(self, codes: Collection[str]) -> bool:
+        """Tell whether a list of codes to ignore covers this finding.
+
+        Errors about the installation, the drafter's files and its wiring (KE0, KE1, KE2) stay:
+        without what they are about, the plugin cannot know which states to capture.
+        """
+        needed = self.severity is Severity.ERROR and self.code[:3] in ("KE0", "KE1", "KE2")
+        return self.code in codes and not needed
 
     def promoted(self) -> Diagnostic:
         """Return the same finding as an error when it is a warning (strict mode)."""
@@ -98,6 +108,14 @@ class Diagnostic:
             if text:
                 lines.append(f"  {label + ':':<10}{text}")
         return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Escape control characters: names from a checkpoint must not forge lines or move a cursor."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "replace").decode()
+        for letter in text
+    )
 
 
 _RULES: dict[str, Rule] = {}

@@ -30,6 +30,8 @@ def activate(found_by: str) -> None:
 
         activate_here(found_by)
     except Exception as error:
+        if switched_off():
+            return
         sys.stderr.write(
             "sglang-kimi-eagle: KE007 error: the plugin itself failed to load.\n"
             f"  where:    {found_by}, Python {sys.version.split()[0]} ({sys.executable})\n"
@@ -44,9 +46,10 @@ def activate(found_by: str) -> None:
 
 def needs_plugin(argv: list[str]) -> bool:
     """Tell whether a launch command line asks for EAGLE3 with a target that may be Kimi-K2.5."""
-    if os.environ.get("SGLANG_KIMI_EAGLE") == "0":
-        return False
     words = [part for argument in argv for part in argument.split("=", 1)]
+    for flag, value in itertools.pairwise(words):
+        if flag == "--config":
+            return b"eagle3" in _head(Path(value)).lower()
     if not any(word.upper() == "EAGLE3" for word in words):
         return False
     for flag, value in itertools.pairwise(words):
@@ -55,10 +58,22 @@ def needs_plugin(argv: list[str]) -> bool:
     return True
 
 
+def switched_off() -> bool:
+    """Tell whether the plugin is switched off, without the module that reads its settings."""
+    return os.environ.get("SGLANG_KIMI_EAGLE", "").strip().lower() in ("0", "false", "off", "no")
+
+
 def _may_be_kimi(config: Path) -> bool:
     try:
-        with config.open("rb") as file:
-            model_type = json.loads(file.read(1 << 20)).get("model_type")
-    except (OSError, ValueError, AttributeError):
+        model_type = json.loads(_head(config)).get("model_type")
+    except (ValueError, AttributeError):
         return True
     return bool(model_type == "kimi_k25")
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,14 @@ NOT_INSTALLED = rule(
     "site-packages. Both come with an ordinary installation, and not with a checkout on "
     "`PYTHONPATH`.",
     example="PYTHONPATH=sglang-kimi-eagle python -m sglang.launch_server ...",
+)
+NOT_LOADED = rule(
+    "KE007",
+    "plugin-not-loaded",
+    Severity.ERROR,
+    "The plugin could not even be imported. SGLang logs that and goes on without it, so a launch "
+    "that asks for EAGLE3 with a Kimi-K2.5 target is stopped instead.",
+    example="An environment in which wrapt was uninstalled.",
 )
 NOT_CHOSEN = rule(
     "KE012",
@@ -115,15 +124,46 @@ def survey(settings: Settings) -> Environment:
         findings += inspection.findings if inspection else ()
         if settings.enabled:
             findings += _not_loaded(installation, entry_point, hook)
+            findings += _not_importable()
     return Environment(
         installation, inspection, entry_point, hook, not settings.enabled, tuple(findings)
     )
 
 
 def _hook() -> Path | None:
-    """Return the start-up hook's boot module if it has run in this interpreter."""
+    """Return the start-up hook's boot module if it has run and will see SGLang's import."""
     boot = sys.modules.get(BOOT_MODULE)
-    return Path(boot.__file__) if boot is not None and boot.__file__ else None
+    if boot is None or not boot.__file__:
+        return None
+    for finder in sys.meta_path:
+        if getattr(finder, "__module__", "") == BOOT_MODULE:
+            return Path(boot.__file__)
+        if _finds_sglang(finder):
+            return None
+    return None
+
+
+def _finds_sglang(finder: Any) -> bool:
+    """Tell whether a finder answers for sglang, so that those after it are not asked."""
+    try:
+        return finder.find_spec("sglang", None) is not None
+    except Exception:
+        return False
+
+
+def _not_importable() -> Iterator[Diagnostic]:
+    """Import what a launch imports."""
+    try:
+        importlib.import_module("sglang_kimi_eagle.activation")
+        importlib.import_module("sglang_kimi_eagle.launch")
+    except Exception as error:
+        yield NOT_LOADED.found(
+            "The plugin itself fails to load.",
+            where=f"Python {sys.version.split()[0]} ({sys.executable})",
+            seen=repr(error),
+            leads_to="Every EAGLE-3 launch with a Kimi-K2.5 target is refused.",
+            mend="Reinstall sglang-kimi-eagle with its dependencies.",
+        )
 
 
 def _not_loaded(

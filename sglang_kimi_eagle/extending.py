@@ -6,11 +6,11 @@ module or object with functions marked by `hookimpl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
@@ -52,40 +52,66 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Extensions:
-    """The registered packages, and what went wrong while they were loaded."""
+    """What registered packages bring, and what went wrong while they were asked."""
 
-    manager: pluggy.PluginManager
+    checks: tuple[Callable[[Context], Iterable[Diagnostic]], ...]
+    silenced: frozenset[str]
+    known: tuple[KnownDrafter, ...]
     findings: tuple[Diagnostic, ...]
 
 
 @lru_cache(maxsize=1)
 def extensions() -> Extensions:
-    """Load every registered package, once."""
+    """Load every registered package and ask it for what it brings, once."""
+    from sglang_kimi_eagle.catalogue import KnownDrafter
+
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
-    findings = []
+    findings: list[Diagnostic] = []
     for entry_point in metadata.entry_points(group=GROUP):
         try:
             manager.register(entry_point.load(), name=entry_point.name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             findings.append(_broken(f"entry point {entry_point.name}", error))
-    return Extensions(manager, tuple(findings))
+
+    def brought(hook: pluggy.HookCaller, kind: Callable[[Any], bool]) -> Iterator[Any]:
+        for implementation in hook.get_hookimpls():
+            try:
+                items: list[Any] = list(cast("Iterable[Any]", implementation.function()))
+                wrong = next((item for item in items if not kind(item)), None)
+                if wrong is not None:
+                    raise TypeError(f"{hook.name} brought {wrong!r}")
+            except Exception as error:
+                findings.append(_broken(f"{implementation.plugin_name}, {hook.name}", error))
+            else:
+                yield from items
+
+    return Extensions(
+        tuple(brought(manager.hook.kimi_eagle_checks, callable)),
+        frozenset(brought(manager.hook.kimi_eagle_silenced, lambda item: isinstance(item, str))),
+        tuple(
+            brought(
+                manager.hook.kimi_eagle_known_drafters,
+                lambda item: isinstance(item, KnownDrafter),
+            )
+        ),
+        tuple(findings),
+    )
 
 
 def known_drafters() -> Sequence[KnownDrafter]:
     """Return the catalogue with what other packages know."""
     from sglang_kimi_eagle.catalogue import KNOWN
 
-    added = extensions().manager.hook.kimi_eagle_known_drafters()
-    return [*KNOWN, *(known for package in added for known in package)]
+    return [*KNOWN, *extensions().known]
 
 
 def silenced() -> frozenset[str]:
     """Return the codes that other packages silence."""
-    return frozenset().union(*extensions().manager.hook.kimi_eagle_silenced())
+    return extensions().silenced
 
 
-def _broken(where: str, error: Exception) -> Diagnostic:
+def _broken(where: str, error: BaseException) -> Diagnostic:
     return BROKEN.found(
         "A package that extends sglang-kimi-eagle failed.",
         where=where,

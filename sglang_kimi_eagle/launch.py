@@ -110,7 +110,7 @@ def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Set
 def apply_settings(findings: Iterable[Diagnostic], settings: Settings) -> list[Diagnostic]:
     """Drop the silenced findings, and promote warnings in strict mode."""
     silenced = settings.ignore | extending.silenced()
-    kept = [finding for finding in findings if finding.code not in silenced]
+    kept = [finding for finding in findings if not finding.silenced_by(silenced)]
     return [finding.promoted() for finding in kept] if settings.strict else kept
 
 

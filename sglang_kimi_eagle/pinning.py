@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import errno
 import json
 import os
 import shutil
@@ -83,7 +83,7 @@ class Pin:
 
         Ids at the top level, which other engines read, are left as they are.
         """
-        pinned = copy.deepcopy(dict(config))
+        pinned = dict(config)
         eagle_config = pinned.get("eagle_config")
         nested = dict(eagle_config) if isinstance(eagle_config, Mapping) else {}
         nested[IDS_KEY] = list(self.ids)
@@ -161,11 +161,14 @@ def write_in_place(folder: Path, pinned: Mapping[str, Any]) -> Path:
                 mend="Write a copy instead: --output FOLDER.",
             )
         )
-    backup = _free_name(config)
     try:
-        shutil.copy2(config, backup)
-        _replace(config, _encode(pinned))
-    except OSError as error:
+        backup = _backup(config)
+        try:
+            _replace(config, _encode(pinned))
+        except BaseException:
+            backup.unlink()
+            raise
+    except (OSError, RecursionError) as error:
         raise _cannot_write(config, error) from error
     return backup
 
@@ -178,15 +181,15 @@ def write_copy(folder: Path, output: Path, pinned: Mapping[str, Any]) -> None:
     Raises:
         PinRefused: ``output`` is in the way, or cannot be written.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise PinRefused(
-            OUTPUT_EXISTS.found(
-                "The output folder is not empty.",
-                where=str(output),
-                mend="Choose another --output, or remove it first.",
-            )
-        )
     try:
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise PinRefused(
+                OUTPUT_EXISTS.found(
+                    "The output folder is not empty.",
+                    where=str(output),
+                    mend="Choose another --output, or remove it first.",
+                )
+            )
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as scratch:
             copied = Path(scratch) / "drafter"
@@ -196,7 +199,7 @@ def write_copy(folder: Path, output: Path, pinned: Mapping[str, Any]) -> None:
                     shutil.copy2(source, copied / source.name)
             (copied / "config.json").write_bytes(_encode(pinned))
             copied.rename(output)
-    except OSError as error:
+    except (OSError, RecursionError) as error:
         raise _cannot_write(output, error) from error
 
 
@@ -204,10 +207,25 @@ def _encode(config: Mapping[str, Any]) -> bytes:
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _free_name(config: Path) -> Path:
-    names = [config.with_name("config.json.bak")]
-    names += [config.with_name(f"config.json.bak{number}") for number in range(2, 1000)]
-    return next(name for name in names if not name.exists())
+def _backup(config: Path) -> Path:
+    """Copy ``config`` to the first free name beside it; nothing is left behind on failure."""
+    content = config.read_bytes()
+    for number in range(1, 1000):
+        name = config.with_name(f"config.json.bak{number if number > 1 else ''}")
+        try:
+            # Exclusive: two pins at once get two names, and a link is not followed.
+            with name.open("xb") as file:
+                try:
+                    file.write(content)
+                    file.flush()
+                except BaseException:
+                    name.unlink()
+                    raise
+        except FileExistsError:
+            continue
+        shutil.copystat(config, name)
+        return name
+    raise OSError(errno.EEXIST, "a thousand backups are there already")
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -219,13 +237,16 @@ def _replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         shutil.copymode(path, name)
+        owner = path.stat()
+        if (owner.st_uid, owner.st_gid) != (os.getuid(), os.getgid()):
+            os.chown(name, owner.st_uid, owner.st_gid)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _cannot_write(path: Path, error: OSError) -> PinRefused:
+def _cannot_write(path: Path, error: Exception) -> PinRefused:
     return PinRefused(
         CANNOT_WRITE.found(
             f"{path.name} could not be written.",

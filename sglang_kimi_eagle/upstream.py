@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -29,6 +29,7 @@ KIMI_CLASS = "KimiK25ForConditionalGeneration"
 DEEPSEEK_MODULE = "sglang.srt.models.deepseek_v2"
 SERVER_ARGS_MODULE = "sglang.srt.server_args"
 RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
+SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
 
 MOVED = rule(
     "KE001",
@@ -91,6 +92,11 @@ RELIANCES: tuple[Reliance, ...] = (
         RUNNER_MODULE,
         ("ModelRunner.__init__",),
         "to judge the launch once more before weights are read",
+    ),
+    Reliance(
+        SCHEDULER_MODULE,
+        ("Scheduler.__init__",),
+        "to see that the states are captured before anything is served",
     ),
     Reliance(KIMI_MODULE, (KIMI_CLASS,), "the class that gets the three methods"),
     Reliance(
@@ -181,7 +187,11 @@ def find_sglang() -> Installation | None:
     loaded = sys.modules.get("sglang")
     locations = list(getattr(loaded, "__path__", []))
     if not locations:
-        spec = importlib.machinery.PathFinder.find_spec("sglang")
+        # All finders are asked: an editable install has one of its own.
+        try:
+            spec = importlib.util.find_spec("sglang")
+        except (ImportError, ValueError):
+            spec = None
         locations = list(spec.submodule_search_locations or []) if spec else []
     for location in locations:
         if (Path(location) / "srt").is_dir():

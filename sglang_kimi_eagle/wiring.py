@@ -163,6 +163,10 @@ IDS_TOO_MANY = rule(
 )
 
 
+_NO_LAYER = 1_000_000
+"""A number that no model has a layer of: such ids are not numbers of layers at all."""
+
+
 class Reason(str, enum.Enum):
     """The evidence that decided a wiring."""
 
@@ -229,17 +233,6 @@ def read_ids(config: Mapping[str, Any], where: str = "config.json") -> DeclaredI
     findings: list[Diagnostic] = []
     ids = _parse_ids(nested.get(IDS_KEY), f"{where}, {NESTED}", findings)
     top_level = _parse_ids(config.get(IDS_KEY), f"{where}, {IDS_KEY}", findings)
-    if ids is not None and top_level is not None and ids != top_level:
-        findings.append(
-            LEVELS_DIFFER.found(
-                f"{IDS_KEY} differs between the top level and eagle_config.",
-                where=where,
-                seen=f"top level {list(top_level)}, eagle_config {list(ids)}",
-                leads_to="SGLang takes those of eagle_config; another engine takes the others.",
-                mend="Keep one meaning: declare eagle_config.layer_id_convention "
-                "(`sglang-kimi-eagle pin`).",
-            )
-        )
     convention: Convention | None = None
     declared = nested.get(DECLARATION_KEY)
     if declared is not None:
@@ -257,6 +250,16 @@ def read_ids(config: Mapping[str, Any], where: str = "config.json") -> DeclaredI
                     '"layer_input" when it is the input of layer k, h[k].',
                 )
             )
+    if convention is None and None not in (ids, top_level) and ids != top_level:
+        findings.append(
+            LEVELS_DIFFER.found(
+                f"{IDS_KEY} differs between the top level and eagle_config.",
+                where=where,
+                seen=f"top level {list(top_level or ())}, eagle_config {list(ids or ())}",
+                leads_to="SGLang takes those of eagle_config; another engine takes the others.",
+                mend=f"Say what SGLang's are: {_pin('layer_output')} (or layer_input).",
+            )
+        )
     return DeclaredIds(
         ids=ids,
         top_level=top_level,
@@ -376,7 +379,7 @@ def _decide(
                 where=f"{where}, {NESTED}",
                 seen=str(list(ids)),
                 leads_to=f"{show(own)} are captured.",
-                mend="sglang-kimi-eagle pin DRAFTER --convention layer_output",
+                mend=_pin("layer_output"),
             )
         )
         return own, Reason.AGREED, f"ids {list(ids)} are the same states to every release"
@@ -439,8 +442,8 @@ def _ambiguous(ids: Sequence[LayerId], own: States, num_layers: int, where: str)
         seen=f"{list(ids)}, no eagle_config.{DECLARATION_KEY}; stock SGLang {readings}",
         leads_to=f"{show(own)} are captured, as this release would without the plugin. If the "
         "drafter was trained on the others, it drafts from states it never saw.",
-        mend="sglang-kimi-eagle pin DRAFTER --convention layer_output  (trained on "
-        f"{show(outputs)}) or --convention layer_input  (trained on {show(inputs)}); for a "
+        mend=f"{_pin('layer_output')}  (trained on {show(outputs)}) or with --convention "
+        f"layer_input  (trained on {show(inputs)}); for a "
         "read-only checkpoint set SGLANG_KIMI_EAGLE_STATES to the states.",
     )
 
@@ -453,8 +456,8 @@ def _top_level_only(ids: Sequence[LayerId], num_layers: int, where: str) -> Diag
         seen=f"{list(ids)}; h[k] in vLLM and speculators ({show(inputs)}), "
         f"h[k+1] if copied from a trainer that counts outputs ({show(outputs)})",
         leads_to=f"Every SGLang release captures its default {show(default_states(num_layers))}.",
-        mend="sglang-kimi-eagle pin DRAFTER --convention layer_input  (or layer_output), which "
-        "writes ids and declaration below eagle_config.",
+        mend=f"{_pin('layer_input')}  (or layer_output), which writes ids and declaration below "
+        "eagle_config.",
     )
 
 
@@ -462,7 +465,7 @@ def _shape_findings(
     states: States, num_layers: int, release: Release, overridden: bool, where: str
 ) -> list[Diagnostic]:
     """Check order, repetition and range of resolved states."""
-    location = "SGLANG_KIMI_EAGLE_STATES" if overridden else f"{where}, {NESTED}"
+    location = "the states asked for" if overridden else f"{where}, {NESTED}"
     findings: list[Diagnostic] = []
     if len(set(states)) != len(states):
         findings.append(
@@ -495,8 +498,8 @@ def _shape_findings(
                 f"{show(lost)} cannot be captured by SGLang {release.version}.",
                 where=location,
                 seen=show(states),
-                leads_to=f"Stock SGLang goes on with {len(states) - len(lost)} of {len(states)} "
-                f"states: {_why_lost(lost[0], num_layers)}.",
+                leads_to=f"Stock SGLang fails on it, or goes on with {len(states) - len(lost)} of "
+                f"{len(states)} states: {_why_lost(lost[0], num_layers)}.",
                 mend=f"Use states between h[{reachable.start}] and h[{reachable.stop - 1}], or a "
                 "drafter trained on such states.",
             )
@@ -506,7 +509,7 @@ def _shape_findings(
 
 def _why_lost(state: int, num_layers: int) -> str:
     if state == 0:
-        return "the embedding can be captured from 0.5.14 on; earlier releases fail on it"
+        return "the embedding can be captured from 0.5.14 on"
     if state == num_layers:
         return (
             "SGLang captures the input of a layer, and nothing follows the last layer: its output "
@@ -519,11 +522,12 @@ def _parse_ids(value: object, where: str, findings: list[Diagnostic]) -> tuple[L
     if value is None:
         return None
     if not isinstance(value, list) or not all(
-        isinstance(item, int) and not isinstance(item, bool) for item in value
+        isinstance(item, int) and not isinstance(item, bool) and abs(item) < _NO_LAYER
+        for item in value
     ):
         findings.append(
             IDS_TYPE.found(
-                "Layer ids must be a list of whole numbers.",
+                "Layer ids must be a list of whole numbers of layers.",
                 where=where,
                 seen=_clip(value),
                 leads_to="SGLang fails after loading all weights, or swallows the error and "
@@ -572,6 +576,13 @@ def _parse_ids(value: object, where: str, findings: list[Diagnostic]) -> tuple[L
     return tuple(value)
 
 
+def _pin(convention: str) -> str:
+    return f"sglang-kimi-eagle pin DRAFTER --convention {convention} --output COPY"
+
+
 def _clip(value: object, limit: int = 120) -> str:
-    text = repr(value) if not isinstance(value, list) else repr(value[:20])
+    try:
+        text = repr(value) if not isinstance(value, list) else repr(value[:20])
+    except ValueError:  # a whole number of thousands of digits
+        text = "a huge number"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -27,5 +27,8 @@ class SglangImportTrigger:
         return None
 
 
-# `site` runs every .pth twice in a virtual environment; a module is run once.
-sys.meta_path.insert(0, SglangImportTrigger)
+if "sglang" in sys.modules:  # by a .pth that came before
+    SglangImportTrigger.find_spec("sglang")
+else:
+    # `site` runs every .pth twice in a virtual environment; a module is run once.
+    sys.meta_path.insert(0, SglangImportTrigger)

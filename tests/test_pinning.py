@@ -143,6 +143,5 @@ def test_what_cannot_be_written_leaves_nothing_behind(
     assert (drafter / "config.json").read_text() == '{"eagle_config": {}}'
     assert {path.name for path in drafter.iterdir()} == {
         "config.json",
-        "config.json.bak",
         "model.safetensors",
     }

@@ -36,12 +36,14 @@ def run_checks(context: Context, settings: Settings) -> list[Diagnostic]:
         # A file went away while it was looked at.
         findings += problem.findings
     findings += extensions.findings
-    for added in extensions.manager.hook.kimi_eagle_checks():
-        for check in added:
-            try:
-                findings += check(context)
-            except Exception as error:
-                findings.append(extending.broken_check(check, error))
+    for added in extensions.checks:
+        try:
+            found = list(added(context))
+            if not all(isinstance(finding, Diagnostic) for finding in found):
+                raise TypeError("a check must return diagnostics")
+        except Exception as error:
+            found = [extending.broken_check(added, error)]
+        findings += found
     silenced = settings.ignore | extending.silenced()
-    kept = [finding for finding in findings if finding.code not in silenced]
+    kept = [finding for finding in findings if not finding.silenced_by(silenced)]
     return [finding.promoted() for finding in kept] if settings.strict else kept

@@ -6,6 +6,8 @@ Exit status of every command: 0 when all is well, 1 with warnings, 2 for a wrong
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -47,4 +49,8 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks is escaped, not an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

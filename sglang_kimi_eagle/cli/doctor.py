@@ -85,8 +85,10 @@ def doctor(
     if sglang is not None and sglang not in RELEASES:
         _usage(f"No such release in the table: {sglang}. Known: {OLDEST} - {NEWEST}.")
     settings = read_settings()
-    given = list(words or ())
+    given = _without_program(list(words or ()))
     drafter = given.pop(0) if given and not given[0].startswith("-") else None
+    if given and not given[0].startswith("-"):
+        _usage(f"One drafter at a time: {given[0]!r} is one too many.")
     try:
         arguments = ServerArguments.from_command_line(given) if given else None
     except BadCommandLine as problem:
@@ -97,6 +99,14 @@ def doctor(
         _report_environment(survey(settings), settings, as_json)
     else:
         _report(_examine(drafter, revision, target, arguments, sglang, settings), as_json)
+
+
+def _without_program(words: list[str]) -> list[str]:
+    """Leave out the program of a pasted launch command."""
+    for program in ("sglang.launch_server", "serve"):
+        if program in words[:4]:
+            return words[words.index(program) + 1 :]
+    return words
 
 
 def _examine(
@@ -164,7 +174,7 @@ def _target(
 def _drafter(
     location: str | None, revision: str | None, findings: list[Diagnostic]
 ) -> Drafter | None:
-    if not location:
+    if location is None:
         return None
     try:
         return read_drafter(location, revision)

@@ -11,7 +11,7 @@ import typer
 from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
 from sglang_kimi_eagle.cli.output import USAGE, console, print_findings, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, errors
-from sglang_kimi_eagle.launch import wiring_of
+from sglang_kimi_eagle.launch import apply_settings, wiring_of
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
 from sglang_kimi_eagle.settings import read_settings
 from sglang_kimi_eagle.states import States, show
@@ -82,7 +82,7 @@ def wiring(
         for version, release in RELEASES.items()
         if not sglang or version in sglang
     ]
-    findings = _distinct(rows)
+    findings = apply_settings(_distinct(rows), settings)
     if as_json:
         typer.echo(
             json.dumps(

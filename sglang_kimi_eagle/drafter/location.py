@@ -28,7 +28,11 @@ def locate(location: str, revision: str | None = None) -> Folder:
     except (OSError, ValueError, RuntimeError) as problem:
         # A NUL in the path, a name too long, a loop of links, an unknown ~user.
         raise _not_found(location, f"the path cannot be used: {problem}") from problem
-    snapshot = _snapshot(location, revision)
+    try:
+        snapshot = _snapshot(location, revision)
+    except (OSError, RuntimeError) as problem:
+        # No home directory, or a cache that may not be read.
+        raise _not_found(location, f"the cache cannot be used: {problem}") from problem
     if snapshot is not None:
         return Folder(location, snapshot)
     looked_in = f"no such folder, and no snapshot in {hub_cache()}"

@@ -183,7 +183,7 @@ def main() -> None:
         with served(oldest, folder, drafter, "the same command, with the plugin") as server:
             runs.append(measure(server, f"SGLang {OLDEST} + plugin", "h[3], h[5], h[7]", prompts))
     ok = show(runs)
-    console.print(HOW_TRAINED)
+    console.print(HOW_TRAINED.replace("\n", " "))
     sys.exit(0 if ok else 1)
 
 

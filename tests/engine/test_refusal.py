@@ -67,6 +67,15 @@ def test_an_sglang_that_has_moved_is_refused_before_weights_are_read(
     assert not loads_weights(failure.log)
 
 
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.23"])
+def test_another_plugin_that_changes_the_states_is_refused(
+    engines: Engines, drafters: Drafters, release: str
+) -> None:
+    failure = refused(engines, release, drafters.pinned(LLAMA), probes="foreign_plugin")
+    assert "KE008 error: The target must capture h[3], h[5], h[7], and does not" in failure.log
+    assert "layers_to_capture is [1, 2, 3]" in failure.log
+
+
 def test_a_truncated_drafter_is_refused(
     engines: Engines, drafters: Drafters, tmp_path: Path
 ) -> None:

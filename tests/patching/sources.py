@@ -11,6 +11,7 @@ from wheels import unpacked
 
 _INSPECTED = (
     "srt/server_args.py",
+    "srt/managers/scheduler.py",
     "srt/models/deepseek_v2.py",
     "srt/models/kimi_k25.py",
     "srt/models/kimi_k25_eagle3.py",

@@ -78,9 +78,9 @@ def extensions() -> Extensions:
         for implementation in hook.get_hookimpls():
             try:
                 items: list[Any] = list(cast("Iterable[Any]", implementation.function()))
-                wrong = next((item for item in items if not kind(item)), None)
-                if wrong is not None:
-                    raise TypeError(f"{hook.name} brought {wrong!r}")
+                wrong = [item for item in items if not kind(item)]
+                if wrong:
+                    raise TypeError(f"{hook.name} brought {wrong[0]!r}")
             except Exception as error:
                 findings.append(_broken(f"{implementation.plugin_name}, {hook.name}", error))
             else:

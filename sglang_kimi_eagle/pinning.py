@@ -199,7 +199,7 @@ def write_copy(folder: Path, output: Path, pinned: Mapping[str, Any]) -> None:
                     shutil.copy2(source, copied / source.name)
             (copied / "config.json").write_bytes(_encode(pinned))
             copied.rename(output)
-    except (OSError, RecursionError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise _cannot_write(output, error) from error
 
 

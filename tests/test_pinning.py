@@ -145,3 +145,25 @@ def test_what_cannot_be_written_leaves_nothing_behind(
         "config.json",
         "model.safetensors",
     }
+
+
+def test_a_backup_never_follows_a_link(drafter: Path, tmp_path: Path) -> None:
+    (drafter / "config.json.bak").symlink_to(tmp_path / "outside")
+    assert write_in_place(drafter, {"new": 1}).name == "config.json.bak2"
+    assert not (tmp_path / "outside").exists()
+
+
+def test_the_owner_is_kept(drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = (drafter / "config.json").stat().st_uid
+    given: list[int] = []
+    monkeypatch.setattr("os.getuid", lambda: owner + 1)
+    monkeypatch.setattr("os.chown", lambda path, uid, gid: given.append(uid))
+    write_in_place(drafter, {"new": 1})
+    assert given == [owner]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/\0b"])
+def test_an_impossible_output_is_diagnosed(drafter: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(PinRefused) as refusal:
+        write_copy(drafter, tmp_path / name, {})
+    assert refusal.value.finding.code == "KE224"

@@ -119,6 +119,37 @@ def test_a_broken_boot_module_never_stops_an_interpreter(
     assert (result.returncode, result.stdout) == (0, "started\n")
 
 
+def test_sglang_imported_before_the_hook_is_no_obstacle(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.pip("install", "--no-deps", str(wheel))
+    package_standing_in_for_sglang(environment.site, framework=False)
+    (environment.site / "a_first.pth").write_text("import sglang\n")
+    assert environment.run(AFTER_IMPORT).stdout == "by start-up hook\n"
+
+
+def test_an_editable_sglang_is_found_by_its_own_finder(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.pip("install", "--no-deps", str(wheel))
+    package_standing_in_for_sglang(tmp_path / "checkout", framework=True)
+    (environment.site / "_editable_finder.py").write_text(
+        "import sys, importlib.util as u\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        folder = {str(tmp_path / 'checkout' / 'sglang')!r}\n"
+        "        if name == 'sglang':\n"
+        "            return u.spec_from_file_location(\n"
+        "                name, folder + '/__init__.py', submodule_search_locations=[folder])\n"
+        "sys.meta_path.append(Finder)\n"
+    )
+    (environment.site / "z_editable.pth").write_text("import _editable_finder\n")
+    assert environment.run(AFTER_IMPORT).stdout == "by nobody\n"
+    found = environment.run(
+        "from sglang_kimi_eagle.upstream import find_sglang; print(find_sglang().package)"
+    )
+    assert found.stdout == f"{tmp_path / 'checkout' / 'sglang'}\n"
+
+
 class TestPluginThatCannotBeImported:
     """SGLang would log it and go on; a launch that needs the plugin must not."""
 

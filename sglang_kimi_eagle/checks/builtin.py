@@ -8,6 +8,7 @@ from sglang_kimi_eagle.checks import (
     launch,
     pairing,
     tensors,
+    tokenizer,
     vocabulary,
 )
 
@@ -27,6 +28,7 @@ CHECKS = (
     launch.check_speculation,
     launch.check_parallelism,
     pairing.check_target,
+    tokenizer.check_tokenizer,
     pairing.check_dtype,
     pairing.check_quantisation,
     pairing.check_rope,

@@ -1,26 +1,8 @@
 """The SGLang releases the engine runs, oldest first, and what each needs."""
 
-RELEASES = (
-    "0.5.9",
-    "0.5.10",
-    "0.5.10.post1",
-    "0.5.11",
-    "0.5.12",
-    "0.5.12.post1",
-    "0.5.13",
-    "0.5.13.post1",
-    "0.5.14",
-    "0.5.15",
-    "0.5.15.post1",
-    "0.5.16",
-    "0.5.17",
-    "0.5.18",
-    "0.5.19",
-    "0.5.20",
-    "0.5.21",
-    "0.5.22",
-    "0.5.23",
-)
+from sglang_kimi_eagle.releases import RELEASES as TABLE
+
+RELEASES = tuple(TABLE)
 
 _GENERATIONS = {
     "0.5.9": "transformers-4.57",

@@ -30,7 +30,7 @@ from sglang_kimi_eagle.diagnostics import (
     errors,
     rule,
 )
-from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings, switched_off
+from sglang_kimi_eagle.settings import SWITCH, read_settings, switched_off
 from sglang_kimi_eagle.states import show
 
 log = logging.getLogger("sglang_kimi_eagle")
@@ -200,6 +200,7 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
         LaunchRefused: the launch must not go on.
     """
     from sglang_kimi_eagle import launch
+    from sglang_kimi_eagle.checks import apply_settings
     from sglang_kimi_eagle.server_arguments import ServerArguments
 
     arguments = ServerArguments.from_sglang(server_args)
@@ -215,8 +216,8 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     findings = list(verdict.findings)
     if loading:
         _import_kimi()
-        findings += launch.apply_settings(process.failures, settings)
-        findings += _missing_methods(settings)
+        findings += apply_settings(process.failures, settings)
+        findings += _missing_methods()
     report(findings)
     if errors(findings):
         raise LaunchRefused(findings)
@@ -235,7 +236,7 @@ def _import_kimi() -> None:
     importlib.import_module(upstream.KIMI_MODULE)
 
 
-def _missing_methods(settings: Settings) -> list[Diagnostic]:
+def _missing_methods() -> list[Diagnostic]:
     cls = getattr(sys.modules[upstream.KIMI_MODULE], upstream.KIMI_CLASS, None)
     missing = [name for name in upstream.METHODS if not hasattr(cls, name)]
     if not missing:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_kimi_eagle import catalogue, extending, hub, provenance, upstream
-from sglang_kimi_eagle.checks import Context, run_checks
-from sglang_kimi_eagle.diagnostics import Diagnostic, errors
+from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
+from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.releases import Release
 from sglang_kimi_eagle.server_arguments import ServerArguments
@@ -30,13 +30,7 @@ class Verdict:
     """The behaviour of the running SGLang; None when it is not known."""
     wiring: Wiring | None
     """None when the launch is not an EAGLE-3 one, or is refused before the wiring is known."""
-    missing_methods: tuple[str, ...]
     findings: tuple[Diagnostic, ...]
-
-    @property
-    def refused(self) -> bool:
-        """Whether an error stops the launch."""
-        return bool(errors(self.findings))
 
 
 def concerns(arguments: ServerArguments, target: Target | None) -> bool:
@@ -90,7 +84,7 @@ def judge(
             wiring = wiring_of(drafter, target.num_layers, release, settings)
             findings += wiring.findings
     findings = apply_settings(findings, settings)
-    return Verdict(release, wiring, inspection.missing_methods, tuple(findings))
+    return Verdict(release, wiring, tuple(findings))
 
 
 def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Settings) -> Wiring:
@@ -105,13 +99,6 @@ def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Set
         provenance=provenance.evidence_of(drafter.config, drafter.tensors),
         where=str(drafter.folder / "config.json"),
     )
-
-
-def apply_settings(findings: Iterable[Diagnostic], settings: Settings) -> list[Diagnostic]:
-    """Drop the silenced findings, and promote warnings in strict mode."""
-    silenced = settings.ignore | extending.silenced()
-    kept = [finding for finding in findings if not finding.silenced_by(silenced)]
-    return [finding.promoted() for finding in kept] if settings.strict else kept
 
 
 def _drafter_of(arguments: ServerArguments) -> tuple[Drafter | None, tuple[Diagnostic, ...]]:

@@ -15,7 +15,7 @@ from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import UnreadableDrafter
 from sglang_kimi_eagle.settings import Settings
 
-__all__ = ["Check", "Context", "run_checks"]
+__all__ = ["Check", "Context", "apply_settings", "run_checks"]
 
 Check = Callable[[Context], Iterable[Diagnostic]]
 
@@ -44,6 +44,11 @@ def run_checks(context: Context, settings: Settings) -> list[Diagnostic]:
         except Exception as error:
             found = [extending.broken_check(added, error)]
         findings += found
+    return apply_settings(findings, settings)
+
+
+def apply_settings(findings: Iterable[Diagnostic], settings: Settings) -> list[Diagnostic]:
+    """Drop the silenced findings, and promote warnings in strict mode."""
     silenced = settings.ignore | extending.silenced()
     kept = [finding for finding in findings if not finding.silenced_by(silenced)]
     return [finding.promoted() for finding in kept] if settings.strict else kept

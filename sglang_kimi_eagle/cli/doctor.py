@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sglang_kimi_eagle import launch, upstream
-from sglang_kimi_eagle.checks import Context, run_checks
+from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
@@ -141,7 +141,7 @@ def _examine(
         release,
         installed,
         wiring,
-        tuple(launch.apply_settings(findings, settings)),
+        tuple(apply_settings(findings, settings)),
     )
 
 
@@ -201,7 +201,7 @@ def _report(examination: Examination, as_json: bool) -> None:
 
 
 def _report_environment(environment: Environment, settings: Settings, as_json: bool) -> None:
-    findings = launch.apply_settings(environment.findings, settings)
+    findings = apply_settings(environment.findings, settings)
     if as_json:
         report = {
             "schema": SCHEMA,

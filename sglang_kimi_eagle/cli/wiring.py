@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from sglang_kimi_eagle.checks import apply_settings
 from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
 from sglang_kimi_eagle.cli.output import USAGE, console, print_findings, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, errors
-from sglang_kimi_eagle.launch import apply_settings, wiring_of
+from sglang_kimi_eagle.launch import wiring_of
+from sglang_kimi_eagle.loaders import MLA
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
 from sglang_kimi_eagle.settings import read_settings
 from sglang_kimi_eagle.states import States, show
 from sglang_kimi_eagle.wiring import Wiring
-
-MLA_ARCHITECTURE = "Eagle3DeepseekV2ForCausalLM"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def wiring(
         raise typer.Exit(status_of(settings.findings))
     checkpoint = open_drafter(drafter)
     num_layers = layers_of(target)
-    is_mla = checkpoint.config.get("architectures") == [MLA_ARCHITECTURE]
+    is_mla = checkpoint.config.get("architectures") == [MLA]
     rows = [
         _row(
             release,
@@ -102,7 +102,7 @@ def wiring(
 
 def _row(release: Release, found: Wiring, num_layers: int, *, served: bool) -> Row:
     if not served:
-        text = f"{MLA_ARCHITECTURE} is not registered"
+        text = f"{MLA} is not registered"
         return Row(release, text, text, "not served", True, None)
     refused = errors(found.findings)
     if refused:

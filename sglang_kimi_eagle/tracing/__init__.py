@@ -1,0 +1,1 @@
+"""What a running SGLang captures and feeds its draft model, written down."""

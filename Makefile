@@ -5,6 +5,8 @@
 #   make test-fast    the tests that start no engine, on every Python found (under a minute each)
 #   make test-matrix  real engines of every release, 0.5.9 to 0.5.23
 #   make lint         ruff and mypy
+#   make docs         the documentation, into build/docs
+#   make dist         the wheel and the source archive, checked, into dist
 #   make bench        the benchmarks, with a report for each
 
 PYTHON ?= python3
@@ -16,7 +18,7 @@ FAST := -q --ignore tests/engine -m "not engine and not matrix and not wheels"
 RUN := $(ENGINES)/tools/bin/python
 export PYTHONPATH := tests
 
-.PHONY: demo test test-fast test-matrix lint bench clean
+.PHONY: demo test test-fast test-matrix lint docs dist bench clean
 
 demo: $(ENGINES)/tools/ready
 	$(RUN) -m cpu_engine.demo
@@ -45,16 +47,24 @@ lint: $(ENGINES)/tools/ready
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+docs: $(ENGINES)/tools/ready
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
+
+dist: $(ENGINES)/tools/ready
+	rm -rf dist
+	$(RUN) -m build --outdir dist .
+	$(RUN) -m twine check --strict dist/*
+
 bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.startup_hook
 	$(RUN) -m benchmarks.validate_drafter
 	$(RUN) -m benchmarks.refusal
 	$(RUN) -m benchmarks.acceptance
 
-$(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt
+$(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt docs/requirements.txt
 	$(ENGINE_PYTHON) -m venv --clear $(ENGINES)/tools
 	$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=24'
-	$(RUN) -m pip install --quiet --disable-pip-version-check -e . -r tests/requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e . -r tests/requirements.txt -r docs/requirements.txt
 	touch $@
 
 $(ENGINES)/python%/ready: pyproject.toml tests/requirements.txt

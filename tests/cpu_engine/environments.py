@@ -34,7 +34,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 FOLDER_VARIABLE = "SGLANG_KIMI_EAGLE_ENGINES"
 _PATH_FILE = "_layers_below.pth"
-_NOT_IN_THE_WHEEL = {"build", "dist", "docs", "tests"}
+_IN_THE_WHEEL = (
+    "LICENSE",
+    "README.md",
+    "patches",
+    "pyproject.toml",
+    "sglang_kimi_eagle",
+    "startup_hook",
+)
 
 Progress = Callable[[str], None]
 
@@ -155,11 +162,9 @@ def _install_plugin(folder: Path, root: Path, progress: Progress) -> None:
 
 
 def _sources_digest() -> str:
-    """A digest of the files of the repository that the wheel may be built from."""
+    """A digest of the files that the wheel is built from."""
     digest = hashlib.sha256()
-    for top in sorted(REPOSITORY.iterdir()):
-        if top.name.startswith(".") or top.name in _NOT_IN_THE_WHEEL:
-            continue
+    for top in (REPOSITORY / name for name in _IN_THE_WHEEL):
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(str(path.relative_to(REPOSITORY)).encode() + b"\0")

@@ -10,7 +10,7 @@ import pytest
 
 from interpreters import ROOT, Environment, package_standing_in_for_sglang
 
-ORDER = ("wheels", "engine", "matrix")
+ORDER = ("measure", "wheels", "engine", "matrix")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +24,20 @@ def _rank(item: pytest.Item) -> tuple[int, str]:
         return marked, ""
     # A release's warm processes serve all of its tests before the next one's are started.
     return marked, str(getattr(item, "callspec", None) and item.callspec.params.get("release"))  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def torch_layer() -> Path:
+    """Torch of the engines' environments, importable here from now on; one thread of it."""
+    from cpu_engine.environments import ensure_torch
+
+    folder = ensure_torch()
+    # Behind everything else: only what this environment lacks comes from there.
+    sys.path.append(str(folder))
+    import torch
+
+    torch.set_num_threads(1)
+    return folder
 
 
 @pytest.fixture(scope="session")

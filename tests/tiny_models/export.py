@@ -1,13 +1,14 @@
 """Writing and reading checkpoint folders in the Hugging Face layout."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from tiny_models.drafters import (
@@ -26,6 +27,9 @@ from tiny_models.tokenizer import (
     save_tokenizer,
 )
 from tiny_models.vision import VisionConfig, vision_tensors
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LANGUAGE_PREFIX = "language_model."
 REMOTE_CODE = Path(__file__).parent / "remote_code" / "kimi_k25_processor.py"

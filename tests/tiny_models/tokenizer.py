@@ -1,12 +1,15 @@
 """A byte-level BPE tokenizer with Kimi's special tokens and chat roles."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from typing import TYPE_CHECKING, Any
 
 from tiny_models.corpus import Dialogue, Message, Text, texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 VOCAB_SIZE = 1024
 BOS, EOS, IM_END, MEDIA_PAD = "[BOS]", "[EOS]", "<|im_end|>", "<|media_pad|>"
@@ -72,6 +75,8 @@ def train_tokenizer() -> Tokenizer:
 
     Pieces have at most four bytes, so that most words are several tokens long.
     """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -127,4 +132,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of an exported target."""
+    from tokenizers import Tokenizer
+
     return Tokenizer.from_file(str(folder / "tokenizer.json"))

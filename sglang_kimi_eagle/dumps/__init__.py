@@ -1,0 +1,1 @@
+"""Training dumps: read whatever wrote them, and say which hidden states they hold."""

@@ -120,13 +120,33 @@ def ensure(release: str, *, plugin: bool, progress: Progress | None = None) -> E
     if release not in RELEASES:
         raise ValueError(f"SGLang {release} is not one of {', '.join(RELEASES)}")
     say = progress or (lambda _line: None)
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or REPOSITORY / ".engines").resolve()
+    folder = _engines_folder()
     root = folder / f"sglang-{release}{'-plugin' if plugin else ''}"
     with _lock(folder, say):
         _release_layer(folder, root, release).build(say)
         if plugin:
             _install_plugin(folder, root, say)
     return Environment(release, root, plugin)
+
+
+def ensure_torch(progress: Progress | None = None) -> Path:
+    """The site-packages of the torch layer, built first where necessary."""
+    say = progress or (lambda _line: None)
+    folder = _engines_folder()
+    layer = _requirements_layer(folder, "torch", closed=False)
+    with _lock(folder, say):
+        layer.build(say)
+    return _site_packages(layer.root)
+
+
+def bench_packages(progress: Progress | None = None) -> Path:
+    """What ``sglang.bench_serving`` imports beside an environment's own packages, as a folder."""
+    say = progress or (lambda _line: None)
+    folder = _engines_folder()
+    with _lock(folder, say):
+        layer = _requirements_layer(folder, "bench_serving")
+        layer.build(say)
+    return _site_packages(layer.root)
 
 
 def _release_layer(folder: Path, root: Path, release: str) -> _Layer:
@@ -142,6 +162,10 @@ def _requirements_layer(folder: Path, name: str, *below: _Layer, closed: bool = 
     path = REQUIREMENTS / f"{name}.txt"
     arguments = (*(("--no-deps",) if closed else ()), "--requirement", str(path))
     return _Layer(folder / name, arguments, path.read_text(), below)
+
+
+def _engines_folder() -> Path:
+    return Path(os.environ.get(FOLDER_VARIABLE) or REPOSITORY / ".engines").resolve()
 
 
 def _install_plugin(folder: Path, root: Path, progress: Progress) -> None:

@@ -85,6 +85,12 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The process that was started; every process of the server is in its group."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 

@@ -9,7 +9,12 @@ import typer
 
 from sglang_kimi_eagle.cli.output import USAGE, print_findings, status_of
 from sglang_kimi_eagle.diagnostics import REFUSED
-from sglang_kimi_eagle.patching.findings import NOT_APPLIED, PatchRefused
+from sglang_kimi_eagle.patching.findings import (
+    MIXED_TREE,
+    NOT_APPLIED,
+    OUTPUT_NOT_WRITTEN,
+    PatchRefused,
+)
 from sglang_kimi_eagle.patching.shipped import patch_of
 from sglang_kimi_eagle.patching.trees import Tree, apply, locate, read_tree, undo
 
@@ -74,7 +79,17 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
-    output.write_text(text, encoding="utf-8", newline="\n")
+    try:
+        output.write_bytes(text.encode())
+    except OSError as error:
+        raise PatchRefused(
+            OUTPUT_NOT_WRITTEN.found(
+                f"The patch cannot be written: {error.strerror}.",
+                where=str(output),
+                leads_to="There is no patch.",
+                mend="Name a file that can be written, or leave -o out.",
+            )
+        ) from error
     typer.echo(str(output))
 
 
@@ -88,17 +103,27 @@ def _check(tree: Tree) -> None:
     if tree.applied:
         typer.echo(f"SGLang {tree.version} in {tree.package} is patched.")
         return
-    finding = NOT_APPLIED.found(
-        f"SGLang {tree.version} is as released; its patch applies.",
-        where=str(tree.package),
-        leads_to="Without the plugin, drafters are fed what this release makes of their ids.",
-        mend="sglang-kimi-eagle patch --apply-to DIR, or keep the plugin: both are not needed.",
-    )
+    if tree.mixed:
+        finding = MIXED_TREE.found(
+            f"SGLang {tree.version} is patched in part.",
+            where=str(tree.package),
+            seen=f"patched: {', '.join(tree.patched)}",
+            leads_to="SGLang does not start, or takes the part that is there for the whole.",
+            mend="sglang-kimi-eagle patch --apply-to DIR patches the rest; --undo takes the part "
+            "back.",
+        )
+    else:
+        finding = NOT_APPLIED.found(
+            f"SGLang {tree.version} is as released; its patch applies.",
+            where=str(tree.package),
+            leads_to="Without the plugin, drafters are fed what this release makes of their ids.",
+            mend="sglang-kimi-eagle patch --apply-to DIR, or keep the plugin: both are not needed.",
+        )
     print_findings([finding])
     raise typer.Exit(status_of([finding]))
 
 
 def _undo(tree: Tree) -> None:
     undo(tree)
-    done = "is as released again" if tree.applied else "was not patched"
+    done = "is as released again" if tree.patched else "was not patched"
     typer.echo(f"SGLang {tree.version} in {tree.package} {done}.")

@@ -9,8 +9,8 @@ NO_TREE = rule(
     "KE701",
     "patch-no-tree",
     Severity.ERROR,
-    "The folder holds no SGLang sources: neither a checkout (`python/sglang/srt`), nor a "
-    "`site-packages` (`sglang/srt`), nor the package itself (`srt`).",
+    "The folder holds no SGLang sources that can be read: neither a checkout "
+    "(`python/sglang/srt`), nor a `site-packages` (`sglang/srt`), nor the package itself (`srt`).",
     example="sglang-kimi-eagle patch --check /tmp",
 )
 UNKNOWN_TREE = rule(
@@ -25,9 +25,9 @@ MIXED_TREE = rule(
     "KE703",
     "patch-tree-mixed",
     Severity.ERROR,
-    "Some files of the tree are patched and others are not, so that it is neither the release nor "
-    "the patched release.",
-    example="A patched SGLang over which one file of the release was copied",
+    "Some files of the tree are patched and others are as released. `--apply-to` patches the rest, "
+    "and `--undo` takes the part back: each file is, byte for byte, one or the other.",
+    example="sglang-kimi-eagle patch --check, after --apply-to was killed half-way",
 )
 NO_ANCHOR = rule(
     "KE704",
@@ -62,8 +62,16 @@ NOT_WRITTEN = rule(
     "KE708",
     "patch-not-written",
     Severity.ERROR,
-    "The tree could not be written. What had been replaced was put back: it is as before.",
+    "The tree could not be written. What had been replaced was put back, so that it is as before; "
+    "where that failed too, the message says so.",
     example="sglang-kimi-eagle patch --apply-to a folder without write permission",
+)
+OUTPUT_NOT_WRITTEN = rule(
+    "KE709",
+    "patch-output-not-written",
+    Severity.ERROR,
+    "The file that a patch was to be written to cannot be written.",
+    example="sglang-kimi-eagle patch --sglang 0.5.9 -o a file in a folder that does not exist",
 )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sglang_kimi_eagle.patching.diffs import FilePatch, Patch, blob_id
 from sglang_kimi_eagle.patching.findings import (
-    MIXED_TREE,
     NO_TREE,
     NOT_WRITTEN,
     UNKNOWN_TREE,
@@ -23,21 +23,34 @@ from sglang_kimi_eagle.releases import RELEASES
 
 _LAYOUTS = ("python/sglang", "sglang", ".")
 """Where the package is in a checkout, in a ``site-packages``, and when it is named itself."""
+_STAGED = ".sglang-kimi-eagle"
+"""How the name of a file ends that is not in its place yet; Python imports no such file."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """An SGLang whose patchable files are those of a release, or of the patched release."""
+    """An SGLang each of whose patchable files is that of a release, or of the patched release."""
 
     package: Path
     version: str
     """The release; the oldest of them where several have the same files."""
-    applied: bool
+    patched: tuple[str, ...]
+    """The files that are patched."""
 
     @property
     def patch(self) -> Patch:
         """The patch of the release."""
         return patch_of(self.version)
+
+    @property
+    def applied(self) -> bool:
+        """Whether all files are patched."""
+        return len(self.patched) == len(self.patch.files)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some files are patched and others are not."""
+        return bool(self.patched) and not self.applied
 
 
 def locate(folder: Path) -> Path:
@@ -62,14 +75,14 @@ def locate(folder: Path) -> Path:
 
 
 def read_tree(folder: Path, version: str | None = None) -> Tree:
-    """Tell which release the SGLang in ``folder`` is, and whether the patch is applied.
+    """Tell which release the SGLang in ``folder`` is, and which of its files are patched.
 
     Args:
         folder: a checkout, a ``site-packages`` or the package itself.
         version: the release that it has to be; any known one when it is not given.
 
     Raises:
-        PatchRefused: it is neither a release nor a patched release.
+        PatchRefused: a file is neither that of a release nor that of the patched release.
     """
     package = locate(folder)
     ids: dict[str, str] = {}
@@ -79,38 +92,21 @@ def read_tree(folder: Path, version: str | None = None) -> Tree:
             ids[file.path] = blob_id(_read(package / file.path))
         return ids[file.path]
 
+    trees = []
     for candidate in [version] if version else RELEASES:
         files = patch_of(candidate).files
-        if all(current(file) == file.before for file in files):
-            return Tree(package, candidate, applied=False)
-        if all(current(file) == file.after for file in files):
-            return Tree(package, candidate, applied=True)
-    raise _unknown(package, version, current)
-
-
-def _unknown(
-    package: Path, version: str | None, current: Callable[[FilePatch], str]
-) -> PatchRefused:
-    for candidate in [version] if version else RELEASES:
-        files = patch_of(candidate).files
-        patched = [file.path for file in files if current(file) == file.after]
-        stock = [file.path for file in files if current(file) == file.before]
-        if patched and stock and len(patched) + len(stock) == len(files):
-            return PatchRefused(
-                MIXED_TREE.found(
-                    f"SGLang {candidate} is patched in part.",
-                    where=str(package),
-                    seen=f"patched: {', '.join(patched)}; as released: {', '.join(stock)}",
-                    leads_to="Nothing is changed.",
-                    mend="Restore the release's files (git checkout, or reinstall), then apply.",
-                )
-            )
+        if all(current(file) in (file.before, file.after) for file in files):
+            patched = tuple(file.path for file in files if current(file) == file.after)
+            trees.append(Tree(package, candidate, patched))
+    if trees:
+        # A release that the tree is entirely explains it better than one that it is in part.
+        return min(trees, key=lambda tree: tree.mixed)
     wanted = f"SGLang {version}" if version else "any release"
-    return PatchRefused(
+    raise PatchRefused(
         UNKNOWN_TREE.found(
             f"These sources are not those of {wanted}.",
             where=str(package),
-            seen=_differing(version, current) if version else "no patch was made for these files",
+            seen=_differing([version] if version else RELEASES, current),
             leads_to="Nothing is changed: a patch is applied to the letter or not at all.",
             mend="sglang-kimi-eagle patch --from DIR -o FILE generates a patch for these sources; "
             "read it, then apply it with git apply.",
@@ -118,30 +114,36 @@ def _unknown(
     )
 
 
-def _differing(version: str, current: Callable[[FilePatch], str]) -> str:
-    files = patch_of(version).files
-    paths = [file.path for file in files if current(file) not in (file.before, file.after)]
-    return f"differs from the release and the patched release: {', '.join(paths)}"
+def _differing(versions: Iterable[str], current: Callable[[FilePatch], str]) -> str:
+    """Name the files that differ from the release that the tree is nearest to."""
+    differing = {
+        version: [
+            file.path
+            for file in patch_of(version).files
+            if current(file) not in (file.before, file.after)
+        ]
+        for version in versions
+    }
+    nearest = min(differing, key=lambda version: len(differing[version]))
+    return f"differs from SGLang {nearest}, patched or not: {', '.join(differing[nearest])}"
 
 
 def apply(tree: Tree) -> None:
-    """Patch a tree; one that is patched already is left alone.
+    """Patch a tree, or the rest of one that is patched in part.
 
     Raises:
         PatchRefused: it could not be written, and is as before.
     """
-    if not tree.applied:
-        _change(tree, reverse=False)
+    _change(tree, reverse=False)
 
 
 def undo(tree: Tree) -> None:
-    """Take a patch back; a tree without it is left alone.
+    """Take a patch back, or the part of it that is there.
 
     Raises:
         PatchRefused: it could not be written, and is as before.
     """
-    if tree.applied:
-        _change(tree, reverse=True)
+    _change(tree, reverse=True)
 
 
 def patched_copy(package: Path, copy: Path) -> Tree:
@@ -161,21 +163,49 @@ def patched_copy(package: Path, copy: Path) -> Tree:
 
 
 def _change(tree: Tree, *, reverse: bool) -> None:
-    contents = {
-        tree.package / file.path: file.apply(_read(tree.package / file.path), reverse=reverse)
-        for file in tree.patch.files
-    }
     try:
-        _write_all(contents)
+        with _alone(tree.package):
+            # Somebody else may have changed it before.
+            tree = read_tree(tree.package, tree.version)
+            _remove_staged(tree)
+            contents = {
+                tree.package / file.path: file.apply(
+                    _read(tree.package / file.path), reverse=reverse
+                )
+                for file in tree.patch.files
+                if (file.path in tree.patched) is reverse
+            }
+            _write_all(contents)
     except OSError as error:
         raise PatchRefused(
             NOT_WRITTEN.found(
                 f"{error.strerror}: {error.filename}",
                 where=str(tree.package),
-                leads_to="The tree is as it was before.",
-                mend="Make the folder writable, or patch a copy.",
+                leads_to="The tree is as it was before."
+                if read_tree(tree.package, tree.version).patched == tree.patched
+                else "The tree is patched in part.",
+                mend="Make the folder writable and run this again, or patch a copy.",
             )
         ) from error
+
+
+@contextlib.contextmanager
+def _alone(package: Path) -> Iterator[None]:
+    """Wait until nobody else patches the same tree."""
+    folder = os.open(package, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _remove_staged(tree: Tree) -> None:
+    """Remove the files that a killed process had written and not yet put in place."""
+    for file in tree.patch.files:
+        path = tree.package / file.path
+        for staged in path.parent.glob(f".{path.name}.*{_STAGED}"):
+            staged.unlink()
 
 
 def _write_all(contents: Mapping[Path, bytes | None]) -> None:
@@ -209,11 +239,14 @@ def _write_all(contents: Mapping[Path, bytes | None]) -> None:
 
 def _stage(path: Path, content: bytes) -> Path:
     """Write ``content`` beside ``path``, with the same permissions."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_STAGED)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            file.flush()
+            # The name must not become the new file's before its content is there.
+            os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, temporary)
         else:
@@ -225,6 +258,16 @@ def _stage(path: Path, content: bytes) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    with contextlib.suppress(FileNotFoundError):
+    try:
         return path.read_bytes()
-    return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PatchRefused(
+            NO_TREE.found(
+                f"A file cannot be read: {error.strerror}.",
+                where=str(path),
+                leads_to="Nothing is changed.",
+                mend="Run it as a user that may read the file.",
+            )
+        ) from error

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from patching.sources import stock_copy
 from sglang_kimi_eagle.cli.patch import patch
+from sglang_kimi_eagle.patching.generate import HELPERS, helpers_text
 from sglang_kimi_eagle.patching.shipped import patch_of
 
 app = typer.Typer()
@@ -55,6 +56,8 @@ def test_a_wrong_command_line_is_told_apart(words: list[str]) -> None:
         (["--check", "/nowhere"], "KE701"),
         (["--apply-to", "/nowhere"], "KE701"),
         (["--from", "/nowhere"], "KE701"),
+        (["--sglang", "0.5.9", "-o", "/nowhere/file"], "KE709"),
+        (["--sglang", "0.5.9", "-o", "/"], "KE709"),
     ],
 )
 def test_a_refusal_is_a_diagnostic(
@@ -67,8 +70,8 @@ def test_a_refusal_is_a_diagnostic(
 
 @pytest.mark.wheels
 def test_a_folder_is_checked_patched_and_restored(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    stock_copy("0.5.9", tmp_path / "sglang")
+    folder = str(tmp_path / "site packages, überall")
+    stock_copy("0.5.9", Path(folder) / "sglang")
     before = run("--check", folder)
     assert before.exit_code == 1
     assert "KE707 warning: SGLang 0.5.9 is as released" in before.output
@@ -79,6 +82,31 @@ def test_a_folder_is_checked_patched_and_restored(tmp_path: Path) -> None:
     assert run("--undo", folder, "--sglang", "0.5.9").exit_code == 0
     assert run("--check", folder).exit_code == 1
     assert "was not patched" in run("--undo", folder).output
+
+
+@pytest.mark.wheels
+def test_a_tree_that_is_patched_in_part_is_told_and_mended(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    stock_copy("0.5.23", tmp_path / "sglang")
+    (tmp_path / "sglang" / HELPERS).parent.mkdir(exist_ok=True)
+    (tmp_path / "sglang" / HELPERS).write_text(helpers_text())
+    told = run("--check", folder)
+    assert told.exit_code == 3
+    assert "KE703 error: SGLang 0.5.23 is patched in part" in told.output
+    assert HELPERS in told.output
+    assert run("--undo", folder).exit_code == 0
+    assert run("--check", folder).exit_code == 1
+
+
+@pytest.mark.wheels
+def test_sources_that_cannot_be_understood_are_refused(tmp_path: Path) -> None:
+    stock_copy("0.5.23", tmp_path / "sglang")
+    for text in ("def broken(:\n", "class KimiK25ForConditionalGeneration:\n    pass\n"):
+        (tmp_path / "sglang/srt/models/kimi_k25.py").write_text(text)
+        done = run("--from", str(tmp_path))
+        assert done.exit_code == 3
+        assert "error:" in done.output
+        assert "Traceback" not in done.output
 
 
 @pytest.mark.wheels

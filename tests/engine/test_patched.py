@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cpu_engine.environments import Environment
 from cpu_engine.launch import KERNELS
 from cpu_engine.records import captured_states
 from cpu_engine.server import Server
@@ -20,21 +22,53 @@ from engine_tools import (
     records_of,
     tokens,
 )
+from patching.pull_request import copy_with_patches
 from sglang_kimi_eagle.patching.trees import patched_copy
-from sglang_kimi_eagle.releases import RELEASES
+from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES
+from sglang_kimi_eagle.wiring import DECLARATION_KEY
 from tiny_models.paths import LLAMA
 
-OTHERS = [release for release in RELEASES if release not in MAIN_RELEASES]
+BOTH = (OLDEST, NEWEST)
+"""On these, `make test` also runs patched sources together with the plugin."""
+OTHERS = [release for release in RELEASES if release not in BOTH]
 Run = tuple[list[list[int]], list[list[bytes]]]
 
 
-def run(engines: Engines, server: Server, folder: Path, prompts: list[list[int]]) -> Run:
+def run(
+    server: Server,
+    folder: Path,
+    prompts: list[list[int]],
+    states: tuple[int, ...] = LLAMA.trained_on,
+) -> Run:
     """Return the generated tokens, and every tensor that the target captured."""
     with server:
         completions = server.generate(prompts[:2], 12)
     records = [record for record in records_of(folder) if record.kind == "target"]
-    assert {tuple(captured_states(record)) for record in records} == {LLAMA.trained_on}
+    assert {tuple(captured_states(record)) for record in records} == {states}
     return tokens(completions), [record.captured for record in records]
+
+
+def warm_copy(environment: Environment, parent: Path, folder: Path) -> WarmEngine:
+    """Return a warm process that imports the SGLang in ``parent`` instead of the installed one."""
+    return WarmEngine(
+        environment,
+        log=folder / "warm.log",
+        environ={"PYTHONPATH": f"{parent}:{KERNELS}", PROBES: "", RECORDS: ""},
+    )
+
+
+def serve_copy(
+    engines: Engines, warm: WarmEngine, parent: Path, draft: Path, folder: Path, records: Path
+) -> Server:
+    return Server(
+        warm.environment,
+        TARGET_FOLDER,
+        draft,
+        log=folder / f"{records.name}.log",
+        environ={"PYTHONPATH": f"{parent}:{KERNELS}", RECORDS: str(records)},
+        progress=engines.say,
+        warm=warm,
+    )
 
 
 def check(
@@ -50,7 +84,6 @@ def check(
     draft = drafters.pinned(LLAMA)
     records = engines.records_folder()
     with_plugin = run(
-        engines,
         engines.server(release, draft, environ={RECORDS: str(records)}),
         records,
         prompts,
@@ -60,30 +93,10 @@ def check(
         copy = folder / f"patched-{plugin}" / "sglang"
         copy.parent.mkdir()
         patched_copy(environment.site_packages / "sglang", copy)
-        warm = WarmEngine(
-            environment,
-            log=folder / f"warm-{plugin}.log",
-            environ={
-                "PYTHONPATH": f"{copy.parent}:{KERNELS}",
-                PROBES: "",
-                RECORDS: "",
-            },
-        )
         records = engines.records_folder()
-        with warm:
-            server = Server(
-                environment,
-                TARGET_FOLDER,
-                draft,
-                log=folder / f"patched-{plugin}.log",
-                environ={
-                    "PYTHONPATH": f"{copy.parent}:{KERNELS}",
-                    RECORDS: str(records),
-                },
-                progress=engines.say,
-                warm=warm,
-            )
-            patched = run(engines, server, records, prompts)
+        with warm_copy(environment, copy.parent, folder) as warm:
+            server = serve_copy(engines, warm, copy.parent, draft, folder, records)
+            patched = run(server, records, prompts)
             assert patched == with_plugin
             log = server.log_text
         assert ("sglang-kimi-eagle 0." in log) is plugin
@@ -100,8 +113,7 @@ def test_patched_sources_capture_what_the_plugin_does(
     release: str,
     tmp_path: Path,
 ) -> None:
-    both = release in ("0.5.9", "0.5.23")
-    check(engines, drafters, prompts, release, tmp_path, plugin_too=both)
+    check(engines, drafters, prompts, release, tmp_path, plugin_too=release in BOTH)
 
 
 @pytest.mark.matrix
@@ -113,4 +125,29 @@ def test_patched_sources_of_every_release_do(
     release: str,
     tmp_path: Path,
 ) -> None:
-    check(engines, drafters, prompts, release, tmp_path)
+    check(engines, drafters, prompts, release, tmp_path, plugin_too=True)
+
+
+@pytest.mark.engine
+def test_the_pull_request_captures_what_is_declared(
+    engines: Engines, drafters: Drafters, prompts: list[list[int]], tmp_path: Path
+) -> None:
+    environment = engines.environment(NEWEST, plugin=False)
+    package = environment.site_packages / "sglang"
+    parent = copy_with_patches(package, tmp_path / "checkout")
+    generated = []
+    with warm_copy(environment, parent, tmp_path) as warm:
+        for convention, states in (
+            (None, (2, 4, 6)),
+            ("layer_output", (3, 5, 7)),
+            ("layer_input", (2, 4, 6)),
+        ):
+
+            def declare(config: Any, convention: str | None = convention) -> None:
+                config["eagle_config"][DECLARATION_KEY] = convention
+
+            draft = drafters.with_eagle_config(LLAMA, declare)
+            records = engines.records_folder()
+            server = serve_copy(engines, warm, parent, draft, tmp_path, records)
+            generated.append(run(server, records, prompts, states)[0])
+    assert generated == [engines.plain_tokens(NEWEST, prompts[:2], 12)] * 3

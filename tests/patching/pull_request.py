@@ -6,11 +6,14 @@ early: an ``eagle_config`` that cannot be read, and ids that cannot be captured.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import textwrap
+from pathlib import Path
 
 import libcst as cst
 
-from sglang_kimi_eagle.patching.diffs import FilePatch, Patch, diff
+from sglang_kimi_eagle.patching.diffs import PREFIX, FilePatch, Patch, diff
 from sglang_kimi_eagle.patching.edits import add_import, edit_method, replace, statements
 from sglang_kimi_eagle.patching.generate import (
     DEEPSEEK,
@@ -40,7 +43,22 @@ PATCH = "0001-Let-EAGLE3-draft-models-declare-what-their-layer-ids.patch"
 FOLLOW_UP = "0002-Let-GLM-4-MoE-Lite-follow-a-declared-convention.patch"
 TEST = "test/registered/unit/speculative/test_eagle_layer_ids.py"
 FOLLOW_UP_TEST = "test/registered/unit/models/test_glm4_moe_lite_layer_ids.py"
+OTHER_MODELS = "other_models.md"
 BACKPORT = f"kimi-k25-eagle3-{OLDEST}.patch"
+
+
+def copy_with_patches(package: Path, checkout: Path, *patches: str) -> Path:
+    """Copy SGLang's package to a checkout and apply patches of this folder to it.
+
+    Returns the folder to put on ``PYTHONPATH``.
+    """
+    copy = checkout / PREFIX
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # Inside another repository, git would skip all files without an error.
+    subprocess.run(["git", "init", "--quiet", "."], cwd=checkout, check=True)
+    for patch in patches or (PATCH,):
+        subprocess.run(["git", "apply", str(FOLDER / patch)], cwd=checkout, check=True)
+    return copy.parent
 
 
 def reads_strictly(module: cst.Module) -> cst.Module:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from patching.other_models import with_table
 from patching.pull_request import (
     BACKPORT,
     FOLDER,
     FOLLOW_UP,
+    OTHER_MODELS,
     PATCH,
     backport,
     follow_up,
     pull_request,
 )
 from sglang_kimi_eagle.patching.generate import generate
-from sglang_kimi_eagle.releases import RELEASES
+from sglang_kimi_eagle.releases import NEWEST, RELEASES
 from wheels import ROOT, unpacked
 
 
@@ -26,6 +28,8 @@ def main() -> None:
     _write(FOLDER / PATCH, pull_request())
     _write(FOLDER / FOLLOW_UP, follow_up())
     _write(FOLDER / BACKPORT, backport())
+    others = FOLDER / OTHER_MODELS
+    _write(others, with_table(others.read_text(encoding="utf-8"), unpacked(NEWEST)))
 
 
 def _write(path: Path, text: str) -> None:

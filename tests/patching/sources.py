@@ -15,6 +15,7 @@ _INSPECTED = (
     "srt/models/deepseek_v2.py",
     "srt/models/kimi_k25.py",
     "srt/models/kimi_k25_eagle3.py",
+    "srt/models/registry.py",
     "srt/model_executor/model_runner.py",
     "srt/plugins/__init__.py",
     "srt/speculative/spec_info.py",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from patching.formatters import complaints
 from patching.sources import stock_copy
+from sglang_kimi_eagle.patching.diffs import PREFIX
 from sglang_kimi_eagle.patching.generate import generate
 from sglang_kimi_eagle.patching.shipped import folder, patch_of
 from sglang_kimi_eagle.patching.trees import apply, read_tree, undo
@@ -19,13 +20,6 @@ from wheels import unpacked
 pytestmark = pytest.mark.wheels
 
 every_release = pytest.mark.parametrize("version", RELEASES)
-
-FORMATTERS = (
-    ("black", "--check"),
-    ("isort", "--check", "--profile=black", "--project=sglang"),
-    ("ruff", "check", "--output-format=concise", "--isolated", "--select=F401"),
-)
-"""What upstream's pre-commit runs on Python sources."""
 
 
 @pytest.fixture
@@ -92,21 +86,11 @@ def test_the_plugin_knows_the_patched_release(version: str, checkout: Path) -> N
 
 @every_release
 def test_upstreams_formatters_find_nothing_new(version: str, checkout: Path) -> None:
-    for tool in FORMATTERS:
-        pytest.importorskip(tool[0])
-
-    def complaints(paths: list[str]) -> set[str]:
-        said = ""
-        for name, *options in FORMATTERS:
-            words = [sys.executable, "-m", name, *options, *paths]
-            done = subprocess.run(words, cwd=checkout, capture_output=True, text=True)
-            said += done.stdout + done.stderr
-        return {path for path in paths if path in said}
-
-    changed = [f"python/sglang/{file.path}" for file in patch_of(version).files]
-    before = complaints([path for path in changed if (checkout / path).exists()])
+    changed = [f"{PREFIX}{file.path}" for file in patch_of(version).files]
+    existing = [path for path in changed if (checkout / path).exists()]
+    before = complaints(checkout, existing, version)
     apply(read_tree(checkout))
-    assert complaints(changed) <= before
+    assert complaints(checkout, changed, version) <= before
 
 
 def test_generating_from_a_patched_tree_is_refused(tmp_path: Path) -> None:

@@ -9,20 +9,27 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tokenize
 from pathlib import Path
+from unittest.mock import patch as replaced
 
+import coverage
 import pytest
 
 from cpu_engine.environments import ensure
+from patching.formatters import complaints
+from patching.other_models import rules_on_ids, with_table
 from patching.pull_request import (
     BACKPORT,
     FOLDER,
     FOLLOW_UP,
     FOLLOW_UP_TEST,
+    OTHER_MODELS,
     PATCH,
     TEST,
     backport,
+    copy_with_patches,
     follow_up,
     pull_request,
 )
@@ -37,6 +44,12 @@ GIT = ("git", "-c", "user.name=Tester", "-c", "user.email=tester@example.com")
 def files() -> tuple[FilePatch, ...]:
     """The changes to SGLang's package; those to its tests have another root."""
     return parse((FOLDER / PATCH).read_text()).files
+
+
+def changed_paths(patch: str) -> list[str]:
+    """Return all files that a patch changes, tests included."""
+    lines = (FOLDER / patch).read_text().splitlines()
+    return [line.removeprefix("+++ b/") for line in lines if line.startswith("+++ b/")]
 
 
 def added(file: FilePatch) -> set[int]:
@@ -72,6 +85,45 @@ def test_it_is_current() -> None:
     assert (FOLDER / PATCH).read_text() == pull_request()
     assert (FOLDER / FOLLOW_UP).read_text() == follow_up()
     assert (FOLDER / BACKPORT).read_text() == backport()
+    others = (FOLDER / OTHER_MODELS).read_text()
+    assert others == with_table(others, unpacked(NEWEST))
+
+
+@pytest.mark.wheels
+def test_every_target_with_a_rule_on_the_ids_is_patched_or_named() -> None:
+    with_rule = {file for files in rules_on_ids(unpacked(NEWEST)).values() for file in files}
+    assert with_rule == {"deepseek_v2.py", "glm4_moe_lite.py", "gpt_oss.py"}
+    patched = (FOLDER / PATCH).read_text() + (FOLDER / FOLLOW_UP).read_text()
+    for file in with_rule:
+        assert f"srt/models/{file}" in patched or f"`{file}`" in (FOLDER / OTHER_MODELS).read_text()
+
+
+@pytest.mark.wheels
+@pytest.mark.parametrize("patch", [PATCH, FOLLOW_UP])
+def test_upstreams_formatters_find_nothing_new(patch: str, tmp_path: Path) -> None:
+    repository = checkout(tmp_path, NEWEST)
+    changed = changed_paths(patch)
+    existing = [path for path in changed if (repository / path).exists()]
+    before = complaints(repository, existing, NEWEST)
+    git(repository, "apply", str(FOLDER / patch))
+    assert complaints(repository, changed, NEWEST) <= before
+
+
+@pytest.mark.wheels
+@pytest.mark.parametrize("test", [TEST, FOLLOW_UP_TEST])
+def test_upstreams_ci_finds_and_runs_its_tests(test: str) -> None:
+    register = unpacked(NEWEST) / "test/ci/ci_register.py"
+    spec = importlib.util.spec_from_file_location("ci_register", register)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    with replaced.dict(sys.modules, {"ci_register": module}):
+        spec.loader.exec_module(module)
+    (registered,), runs_as_a_script = module.ut_parse_one_file(str(FOLDER / test))
+    assert registered.backend is module.HWBackend.CPU
+    assert registered.effective_suite == "base-a-test-cpu"
+    assert not registered.disabled
+    assert runs_as_a_script
 
 
 @pytest.mark.wheels
@@ -131,10 +183,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole SGLang with the pull request, as a repository."""
     folder = tmp_path_factory.mktemp("pull_request")
     installed = ensure(NEWEST, plugin=False).site_packages / "sglang"
-    shutil.copytree(installed, folder / PREFIX)
-    git(folder, "init", "--quiet", ".")
-    git(folder, "apply", str(FOLDER / PATCH))
-    git(folder, "apply", str(FOLDER / FOLLOW_UP))
+    copy_with_patches(installed, folder, PATCH, FOLLOW_UP)
     return folder
 
 
@@ -171,13 +220,10 @@ def test_the_follow_ups_test_passes_on_its_tree_only(patched: Path, tmp_path: Pa
 def test_its_tests_pass_on_the_patched_tree_and_cover_the_change(
     patched: Path, tmp_path: Path
 ) -> None:
-    coverage = importlib.util.find_spec("coverage")
-    if coverage is None or coverage.submodule_search_locations is None:
-        pytest.skip("coverage is not installed")
     # Only coverage itself may come from this environment.
     parent = patched / "python"
     if not (parent / "coverage").exists():
-        (parent / "coverage").symlink_to(coverage.submodule_search_locations[0])
+        (parent / "coverage").symlink_to(Path(coverage.__file__).parent)
     data = f"--data-file={tmp_path / 'data'}"
     included = ",".join(str(patched / PREFIX / file.path) for file in files())
     done = run_upstream_test(parent, "-m", "coverage", "run", data, f"--include={included}")

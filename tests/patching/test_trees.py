@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,7 +59,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Pat
 def test_a_tree_is_patched_and_restored(folder: tuple[Path, Path]) -> None:
     named, package = folder
     tree = trees.read_tree(named)
-    assert (tree.version, tree.applied) == ("0.5.9", False)
+    assert (tree.version, tree.patched) == ("0.5.9", ())
     trees.apply(tree)
     assert content(package) == PATCHED
     tree = trees.read_tree(named, "0.5.9")
@@ -91,7 +95,7 @@ def test_other_sources_are_refused(tmp_path: Path, version: str | None) -> None:
         trees.read_tree(tmp_path, version)
     (finding,) = refused.value.findings
     assert finding.code == "KE702"
-    assert version is None or "kimi_k25.py" in finding.seen
+    assert finding.seen == "differs from SGLang 0.5.9, patched or not: srt/models/kimi_k25.py"
     assert content(tmp_path) == before
 
 
@@ -101,12 +105,83 @@ def test_another_release_than_asked_for_is_refused(tmp_path: Path) -> None:
         trees.read_tree(tmp_path, "0.5.10")
 
 
-def test_a_tree_that_is_patched_in_part_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, PATCHED)
-    write(tmp_path, {"srt/models/deepseek_v2.py": STOCK["srt/models/deepseek_v2.py"]})
-    with pytest.raises(PatchRefused, match="patched in part") as refused:
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("path", PATCHED)
+def test_a_tree_that_is_patched_in_part_is_completed_or_restored(
+    tmp_path: Path, path: str, undo: bool
+) -> None:
+    write(tmp_path, STOCK)
+    write(tmp_path, {path: PATCHED[path]})
+    tree = trees.read_tree(tmp_path)
+    assert tree.mixed
+    assert tree.patched == (path,)
+    (trees.undo if undo else trees.apply)(tree)
+    assert content(tmp_path) == (STOCK if undo else PATCHED)
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("killed_at", [1, 2, 3])
+def test_a_killed_process_leaves_a_tree_that_can_be_completed_or_restored(
+    tmp_path: Path, undo: bool, killed_at: int
+) -> None:
+    write(tmp_path, PATCHED if undo else STOCK)
+    run_killed(trees.read_tree(tmp_path), undo=undo, killed_at=killed_at)
+    left = trees.read_tree(tmp_path)
+    assert len(left.patched) == (3 - (killed_at - 1) if undo else killed_at - 1)
+    trees.apply(left)
+    assert content(tmp_path) == PATCHED
+    trees.undo(trees.read_tree(tmp_path))
+    assert content(tmp_path) == STOCK
+
+
+def run_killed(tree: trees.Tree, *, undo: bool, killed_at: int) -> None:
+    """Patch in another process, which is killed when it puts the n-th file in place."""
+    pid = os.fork()
+    if pid == 0:
+        count = itertools.count(1)
+        for name in ("replace", "unlink"):
+            original = getattr(Path, name)
+
+            def step(
+                self: Path, *words: object, original: object = original, **rest: object
+            ) -> object:
+                if next(count) == killed_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original(self, *words, **rest)  # type: ignore[operator]
+
+            setattr(Path, name, step)
+        try:
+            (trees.undo if undo else trees.apply)(tree)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status)
+
+
+def test_two_at_once_patch_once(tmp_path: Path) -> None:
+    write(tmp_path, STOCK)
+    tree = trees.read_tree(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(trees.apply, tree) for _ in range(8)]:
+            done.result()
+    assert content(tmp_path) == PATCHED
+
+
+def test_a_tree_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, STOCK)
+    tree = trees.read_tree(tmp_path)
+    write(tmp_path, {"srt/models/kimi_k25.py": "mine\n"})
+    with pytest.raises(PatchRefused) as refused:
+        trees.apply(tree)
+    assert refused.value.findings[0].code == "KE702"
+
+
+def test_a_file_that_cannot_be_read_is_a_diagnostic(tmp_path: Path) -> None:
+    write(tmp_path, {"srt/models/deepseek_v2.py": "three\n"})
+    (tmp_path / "srt/models/kimi_k25.py").mkdir()
+    with pytest.raises(PatchRefused, match="cannot be read") as refused:
         trees.read_tree(tmp_path)
-    assert refused.value.findings[0].code == "KE703"
+    assert refused.value.findings[0].code == "KE701"
 
 
 def test_a_folder_without_sglang_is_refused(tmp_path: Path) -> None:
@@ -144,6 +219,27 @@ def test_a_failure_half_way_leaves_the_tree_as_it_was(
         (trees.undo if undo else trees.apply)(tree)
     assert refused.value.findings[0].code == "KE708"
     assert content(tmp_path) == before
+
+
+def test_a_failure_that_lasts_is_told_as_it_is_and_can_be_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, STOCK)
+    replace = Path.replace
+    count = itertools.count(1)
+
+    def failing(self: Path, target: Path) -> Path:
+        if next(count) > 1:
+            raise OSError(30, "Read-only file system", str(target))
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", failing)
+        with pytest.raises(PatchRefused) as refused:
+            trees.apply(trees.read_tree(tmp_path))
+    assert refused.value.findings[0].leads_to == "The tree is patched in part."
+    trees.undo(trees.read_tree(tmp_path))
+    assert content(tmp_path) == STOCK
 
 
 def test_a_copy_is_patched_and_the_original_is_not(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
@@ -30,8 +30,14 @@ from sglang_kimi_eagle.diagnostics import (
     errors,
     rule,
 )
-from sglang_kimi_eagle.settings import SWITCH, read_settings, switched_off
+from sglang_kimi_eagle.settings import SWITCH, TRACE, Settings, read_settings, switched_off
 from sglang_kimi_eagle.states import show
+
+if TYPE_CHECKING:
+    from sglang_kimi_eagle.launch import Verdict
+    from sglang_kimi_eagle.server_arguments import ServerArguments
+    from sglang_kimi_eagle.target import Target
+    from sglang_kimi_eagle.tracing.recorder import Recorder
 
 log = logging.getLogger("sglang_kimi_eagle")
 
@@ -58,6 +64,17 @@ CAPTURE_LOST = rule(
 )
 
 
+CLASS_REPLACED = rule(
+    "KE009",
+    "target-class-replaced",
+    Severity.ERROR,
+    "Another package has replaced the target's class by one that cannot serve an EAGLE-3 drafter. "
+    "The plugin adds the three methods to SGLang's own class only: what they would have to reach "
+    "in another one is not known.",
+    example="SGLANG_EXTERNAL_MODEL_PACKAGE with a KimiK25ForConditionalGeneration of its own.",
+)
+
+
 @dataclass
 class Process:
     """What the plugin did in this process."""
@@ -69,6 +86,8 @@ class Process:
     failures: list[Diagnostic] = field(default_factory=list)
     runner: Any = None
     """The target's ``ModelRunner``, in a process that loads the model."""
+    recorder: Recorder | None = None
+    """Takes the trace that ``SGLANG_KIMI_EAGLE_TRACE`` asks for."""
 
 
 process = Process()
@@ -149,10 +168,17 @@ def _add_methods(module: ModuleType) -> None:
 def _before_resolution(
     wrapped: Callable[..., Any], server_args: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Judge the launch in the launching process, before SGLang opens the target."""
-    if not getattr(server_args, "_resolution_finished", False):
-        _judge(server_args, loading=False)
-    return wrapped(*args, **kwargs)
+    """Judge the launch in the launching process, before SGLang opens the target.
+
+    And once more when SGLang has chosen what the user left open, such as the attention backend:
+    before any process that loads weights is started.
+    """
+    if getattr(server_args, "_resolution_finished", False):
+        return wrapped(*args, **kwargs)
+    _judge(server_args, loading=False)
+    result = wrapped(*args, **kwargs)
+    _judge(server_args, loading=False)
+    return result
 
 
 def _before_model(
@@ -165,6 +191,8 @@ def _before_model(
         read = bound["model_config"].hf_config.to_dict()
         _judge(bound["server_args"], loading=True, target_config=read)
         process.runner = runner
+    elif process.recorder is not None:
+        process.recorder.draft = runner
     return wrapped(*args, **kwargs)
 
 
@@ -190,6 +218,11 @@ def _after_scheduler(
         )
         report([lost])
         raise LaunchRefused([lost])
+    if runner is not None and process.recorder is not None:
+        findings = list(process.recorder.install(runner))
+        report(findings)
+        if errors(findings):
+            raise LaunchRefused(findings)
     return result
 
 
@@ -204,10 +237,12 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     from sglang_kimi_eagle.server_arguments import ServerArguments
 
     arguments = ServerArguments.from_sglang(server_args)
-    if not arguments.speculative_algorithm:
-        return
-    target = launch.find_target(arguments, target_config)
+    target = None
+    if arguments.speculative_algorithm:
+        target = launch.find_target(arguments, target_config)
     if target is None or not launch.concerns(arguments, target):
+        if os.environ.get(TRACE):
+            _nothing_traced("no EAGLE-3 launch of a Kimi-K2.5", read_settings())
         return
     settings = read_settings()
     installation = upstream.find_sglang()
@@ -218,6 +253,8 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
         _import_kimi()
         findings += apply_settings(process.failures, settings)
         findings += _missing_methods()
+    if settings.trace is not None:
+        findings += _check_trace(settings, verdict, target, server_args, loading=loading)
     report(findings)
     if errors(findings):
         raise LaunchRefused(findings)
@@ -228,7 +265,61 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     if verdict.wiring is not None:
         process.capture.states = verdict.wiring.states
         process.capture.mend_partial_sums = verdict.release.partial_sums
+    if settings.trace is not None:
+        _prepare_trace(settings, verdict, target, arguments)
     log.info("%s", launch.log_line(verdict, process.added, __version__))
+
+
+def _check_trace(
+    settings: Settings, verdict: Verdict, target: Target, server_args: Any, *, loading: bool
+) -> list[Diagnostic]:
+    """Judge the trace asked for, and make prefill run what can be recorded."""
+    from sglang_kimi_eagle.tracing.launching import check_request, prefill_eagerly
+
+    assert settings.trace is not None
+    if verdict.wiring is None or not verdict.wiring.states:
+        return []
+    findings = list(check_request(settings.trace, target.num_layers))
+    # Once resolved, the arguments no longer tell what the user asked for.
+    return findings if loading else [*findings, *prefill_eagerly(server_args)]
+
+
+def _prepare_trace(
+    settings: Settings, verdict: Verdict, target: Target, arguments: ServerArguments
+) -> None:
+    """Set up the recorder, which is installed when the model is set up."""
+    from sglang_kimi_eagle.tracing.recorder import Launch, Recorder, place
+
+    wiring, release = verdict.wiring, verdict.release
+    assert settings.trace is not None and release is not None
+    if wiring is None or not wiring.states:
+        _nothing_traced("a drafter that takes no states", settings)
+        return
+    process.recorder = Recorder(
+        settings.trace,
+        Launch(
+            plugin=__version__,
+            sglang=release.version,
+            target=place(arguments.model_path),
+            drafter=place(arguments.draft_model_path or ""),
+            num_layers=target.num_layers,
+            wired=wiring.states,
+            reason=wiring.label,
+        ),
+        captures_embedding=release.captures_embedding,
+        partial_sums=release.partial_sums,
+    )
+    process.capture.traced = process.recorder.completed
+
+
+def _nothing_traced(seen: str, settings: Settings) -> None:
+    from sglang_kimi_eagle.checks import apply_settings
+    from sglang_kimi_eagle.tracing.launching import nothing_traced
+
+    findings = apply_settings([nothing_traced(seen)], settings)
+    report(findings)
+    if errors(findings):
+        raise LaunchRefused(findings)
 
 
 def _import_kimi() -> None:
@@ -237,10 +328,23 @@ def _import_kimi() -> None:
 
 
 def _missing_methods() -> list[Diagnostic]:
-    cls = getattr(sys.modules[upstream.KIMI_MODULE], upstream.KIMI_CLASS, None)
+    """Look at the class that SGLang takes for the target: another package may have replaced it."""
+    registry = importlib.import_module(upstream.REGISTRY_MODULE).ModelRegistry
+    cls, _ = registry.resolve_model_cls([upstream.KIMI_CLASS])
     missing = [name for name in upstream.METHODS if not hasattr(cls, name)]
     if not missing:
         return []
+    if cls.__module__ != upstream.KIMI_MODULE:
+        return [
+            CLASS_REPLACED.found(
+                f"{cls.__name__} has no {', '.join(missing)}.",
+                where=cls.__module__,
+                seen=f"SGLang's own class is in {upstream.KIMI_MODULE}",
+                leads_to="SGLang fails after it has loaded all weights.",
+                mend="Derive the class from SGLang's, give it the three methods, or unset "
+                "SGLANG_EXTERNAL_MODEL_PACKAGE.",
+            )
+        ]
     return [
         PATCH_FAILED.found(
             f"{upstream.KIMI_CLASS} has no {', '.join(missing)}.",

@@ -25,6 +25,8 @@ class StateCapture:
     states: States | None = None
     """None leaves SGLang's own reading alone."""
     mend_partial_sums: bool = False
+    traced: States = ()
+    """States that are captured beside them while a trace is taken."""
 
     def __call__(
         self,
@@ -54,7 +56,7 @@ class StateCapture:
         # DeepseekV2Model.forward captures before layer i: its indices are states.
         model.layers_to_capture = list(self.states)
         if self.mend_partial_sums:
-            complete_partial_sums(model.layers, self.states)
+            complete_partial_sums(model.layers, self.states + self.traced)
 
     def differs(self, model: Any) -> str | None:
         """Tell how what a set-up ``model`` captures differs from the states; None if it does not.

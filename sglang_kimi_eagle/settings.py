@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.states import MAX_STATES, States
+
+if TYPE_CHECKING:
+    from sglang_kimi_eagle.tracing.request import TraceRequest
 
 SWITCH = "SGLANG_KIMI_EAGLE"
 STATES = "SGLANG_KIMI_EAGLE_STATES"
 STRICT = "SGLANG_KIMI_EAGLE_STRICT"
 IGNORE = "SGLANG_KIMI_EAGLE_IGNORE"
+TRACE = "SGLANG_KIMI_EAGLE_TRACE"
 
 BAD_SETTING = rule(
     "KE010",
@@ -21,6 +26,14 @@ BAD_SETTING = rule(
     "An environment variable of the plugin has a value that it cannot read. Going on without it "
     "would serve something other than what was asked for.",
     example="SGLANG_KIMI_EAGLE_STATES=3;31;59",
+)
+UNKNOWN_CODE = rule(
+    "KE013",
+    "unknown-code",
+    Severity.WARNING,
+    "`SGLANG_KIMI_EAGLE_IGNORE` names a code that neither this package nor another that extends it "
+    "has. Nothing is silenced by it, and the finding that was meant is still reported.",
+    example="SGLANG_KIMI_EAGLE_IGNORE=KE611;KE523",
 )
 
 
@@ -36,6 +49,8 @@ class Settings:
     """``SGLANG_KIMI_EAGLE_STRICT=1``: warnings stop the launch."""
     ignore: frozenset[str] = frozenset()
     """``SGLANG_KIMI_EAGLE_IGNORE``: codes of findings to silence."""
+    trace: TraceRequest | None = None
+    """``SGLANG_KIMI_EAGLE_TRACE``: what to record, and where to."""
     findings: tuple[Diagnostic, ...] = ()
     """What was wrong with the variables themselves."""
 
@@ -51,6 +66,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         ignore=frozenset(
             code.strip().upper() for code in environ.get(IGNORE, "").split(",") if code.strip()
         ),
+        trace=_trace(environ, findings),
         findings=tuple(findings),
     )
 
@@ -94,6 +110,27 @@ def _states(environ: Mapping[str, str], findings: list[Diagnostic]) -> States | 
             )
         )
     return states
+
+
+def _trace(environ: Mapping[str, str], findings: list[Diagnostic]) -> TraceRequest | None:
+    text = environ.get(TRACE, "").strip()
+    if not text:
+        return None
+    from sglang_kimi_eagle.tracing.request import BadRequest, parse_request
+
+    try:
+        return parse_request(text)
+    except BadRequest as problem:
+        findings.append(
+            BAD_SETTING.found(
+                f"{TRACE} cannot be read: {problem}.",
+                where=f"environment, {TRACE}",
+                seen=repr(text[:200]),
+                mend=f"Set {TRACE}='FOLDER?states=all&tokens=4096&ranks=0' (all after FOLDER is "
+                "optional), or unset it.",
+            )
+        )
+        return None
 
 
 def parse_states(text: str) -> States | None:

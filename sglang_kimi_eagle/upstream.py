@@ -30,6 +30,7 @@ DEEPSEEK_MODULE = "sglang.srt.models.deepseek_v2"
 SERVER_ARGS_MODULE = "sglang.srt.server_args"
 RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
 SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
+REGISTRY_MODULE = "sglang.srt.models.registry"
 
 MOVED = rule(
     "KE001",
@@ -99,6 +100,11 @@ RELIANCES: tuple[Reliance, ...] = (
         "to see that the states are captured before anything is served",
     ),
     Reliance(KIMI_MODULE, (KIMI_CLASS,), "the class that gets the three methods"),
+    Reliance(
+        REGISTRY_MODULE,
+        ("_ModelRegistry.resolve_model_cls",),
+        "to see which class SGLang takes for the target",
+    ),
     Reliance(
         DEEPSEEK_MODULE,
         ("DeepseekV2ForCausalLM.set_eagle3_layers_to_capture",),

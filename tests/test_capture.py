@@ -56,6 +56,15 @@ def test_a_later_call_without_ids_keeps_them() -> None:
         assert target.model.layers_to_capture == [3, 5, 7]
 
 
+def test_traced_states_are_whole_sums_too_but_are_not_captured_for_good() -> None:
+    capture = StateCapture(states=(3, 5, 7), mend_partial_sums=True, traced=(0, 4, 8))
+    target = wrapped(capture)()
+    target.set_eagle3_layers_to_capture([2, 4, 6])
+    assert target.model.layers_to_capture == [3, 5, 7]
+    last = [layer.layer_communicator.is_last_layer for layer in target.model.layers]
+    assert [at for at, is_last in enumerate(last) if is_last] == [2, 3, 4, 6, 7]
+
+
 def test_without_resolved_states_sglang_is_left_alone() -> None:
     target = wrapped(StateCapture())()
     target.set_eagle3_layers_to_capture([2, 4, 6])

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from sglang_kimi_eagle.settings import TRACE
 from sglang_kimi_eagle.states import MAX_STATES, States
 
-VARIABLE = "SGLANG_KIMI_EAGLE_TRACE"
+VARIABLE = TRACE
 DEFAULT_TOKENS = 4096
 _MOST_TOKENS = 1 << 20
 

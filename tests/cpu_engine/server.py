@@ -69,7 +69,7 @@ class Server:
         warm: WarmEngine | None = None,
     ) -> None:
         self.environment = environment
-        self.port = _free_port()
+        self.port = free_port()
         self.command = launch_command(
             environment, target, draft, port=self.port, tp_size=tp_size, args=args
         )
@@ -190,7 +190,7 @@ class Server:
             return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Find a port below those that systems hand out: SGLang adds 10000 to it for gRPC."""
     while True:
         port = random.randrange(20000, 32000)

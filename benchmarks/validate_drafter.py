@@ -1,13 +1,14 @@
 """Time and memory of validating a drafter of Kimi-K2.5's size, beside just opening it.
 
 The drafter is a sparse file of 4 shards: its headers are real, its weights are holes.  Every
-measurement is a fresh interpreter; ours and theirs alternate, so that a busy machine slows both.
-Run from the repository: ``python -m benchmarks.validate_drafter``.
+measurement is a fresh interpreter of one environment, that of SGLang 0.5.23, which has them all;
+ours and theirs alternate, so that a busy machine slows all.
+Run from the repository: ``python -m benchmarks.validate_drafter [--rounds 15]``.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
 import json
 import os
 import statistics
@@ -19,10 +20,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import drafter_files
+from cpu_engine.environments import ensure
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "benchmarks" / "reports" / "validate_drafter.md"
-ROUNDS = 15
+RELEASE = "0.5.23"
 
 START = """
 import json, re, sys, time
@@ -65,21 +67,24 @@ for name in sorted(set(index["weight_map"].values())):
         for tensor in {"d2t", "t2d"} & set(file.keys()):
             file.get_tensor(tensor)
 """,
-    "transformers config": """
-from transformers import AutoConfig
+    "transformers' config loader": """
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 imported = time.perf_counter()
-AutoConfig.from_pretrained(folder)
+# As SGLang does: kimi_k2 is its name for deepseek_v3.
+kind = json.load(open(f"{folder}/config.json"))["model_type"].replace("kimi_k2", "deepseek_v3")
+config = CONFIG_MAPPING[kind].from_pretrained(folder)
+assert config.hidden_size == 7168
 """,
 }
 
 
-def measure(script: str, folder: Path, target: Path) -> dict[str, float]:
+def measure(python: Path, script: str, folder: Path, target: Path) -> dict[str, float]:
     code = START + SCRIPTS[script] + END
     # As installed: modules are compiled once, wherever this runs.
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled")}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), str(target)],
+        [str(python), "-c", code, str(folder), str(target)],
         check=True,
         capture_output=True,
         text=True,
@@ -91,15 +96,17 @@ def measure(script: str, folder: Path, target: Path) -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
     lines = ["# Validating a drafter of real size"]
 
     def say(line: str) -> None:
         print(line)
         lines.append(line)
 
-    others = {"safetensors": "numpy", "transformers config": "transformers"}
-    names = ["sglang-kimi-eagle"]
-    names += [name for name, module in others.items() if importlib.util.find_spec(module)]
+    python, names = ensure(RELEASE, plugin=True, progress=print).python, list(SCRIPTS)
+    say(f"\nLoad of the machine: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors.")
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "target"
         target.mkdir()
@@ -107,27 +114,30 @@ def main() -> None:
         for template in ("reduced-mha", "torchspec-mla"):
             folder = drafter_files.TEMPLATES[template]().write(Path(scratch) / template, shards=4)
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e9
-            say(f"\n{template}: {size:.2f} GB in 4 shards, {ROUNDS} rounds, medians\n")
+            say(f"\n{template}: {size:.2f} GB in 4 shards, {rounds} rounds, medians\n")
             for name in names:
-                measure(name, folder, target)
+                measure(python, name, folder, target)
             results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 for name in names:
-                    results[name].append(measure(name, folder, target))
-            ours = statistics.median(result["total"] for result in results[names[0]])
+                    results[name].append(measure(python, name, folder, target))
+            columns = ("import, ms", "work, ms", "together, ms", "best, ms", "CPU, ms")
+            say(f"| | {' | '.join(columns)} | memory, MB | ours / it |")
+            say("|---" * 8 + "|")
             for name in names:
                 median = {
                     key: statistics.median(result[key] for result in results[name])
                     for key in ("import", "work", "total", "cpu", "memory")
                 }
                 best = min(result["total"] for result in results[name])
-                say(
-                    f"- {name}: import {median['import'] * 1e3:.1f} ms, "
-                    f"work {median['work'] * 1e3:.1f} ms, together {median['total'] * 1e3:.1f} ms "
-                    f"(best {best * 1e3:.1f}), CPU {median['cpu'] * 1e3:.1f} ms, "
-                    f"memory +{median['memory']:.1f} MB; ours takes "
-                    f"{ours / median['total']:.2f} of its time"
+                ratio = statistics.median(
+                    ours["total"] / theirs["total"]
+                    for ours, theirs in zip(results[names[0]], results[name], strict=True)
                 )
+                milliseconds = [median[key] for key in ("import", "work", "total")]
+                cells = [f"{1e3 * value:.1f}" for value in (*milliseconds, best, median["cpu"])]
+                cells += [f"+{median['memory']:.1f}", f"{ratio:.2f}"]
+                say(f"| {name} | {' | '.join(cells)} |")
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text("\n".join(lines) + "\n")
 

@@ -22,6 +22,7 @@ _GROUPS = {
     "KE5": "Launch arguments",
     "KE6": "Drafter and target",
     "KE7": "Pins and patches",
+    "KE8": "Measuring: trace, identify, probe, watch",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_kimi_eagle import catalogue, extending, hub, provenance, upstream
-from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
+from sglang_kimi_eagle.checks import Context, apply_settings, run_checks, unknown_codes
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.releases import Release
@@ -69,7 +69,7 @@ def judge(
 ) -> Verdict:
     """Judge a launch that `concerns` the plugin."""
     inspection = upstream.inspect(installation)
-    findings = [*settings.findings, *inspection.findings]
+    findings = [*settings.findings, *unknown_codes(settings), *inspection.findings]
     release = inspection.release
     wiring: Wiring | None = None
     if release is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sglang_kimi_eagle.diagnostics import printable
 from sglang_kimi_eagle.states import Convention
 from sglang_kimi_eagle.wiring import Evidence
 
@@ -31,7 +32,7 @@ def evidence_of(config: Mapping[str, Any], tensor_names: Iterable[str]) -> Evide
     for_vllm = any(name.startswith("layers.0.") for name in names)
     if native == for_vllm:
         return None
-    source = f"as TorchSpec {version[:40]} exports them"
+    source = f"as TorchSpec {printable(version, 40)} exports them"
     if for_vllm and config.get("model_type") == "kimi_k2":
         return Evidence(Convention.LAYER_INPUT, f"{source} for vLLM (layers.0.*, kimi_k2)")
     return Evidence(Convention.LAYER_OUTPUT, source)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from sglang_kimi_eagle.launch_config import BadLaunchConfig, expand_config
+
 ALLOW_LONGER_CONTEXT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 UNQUANT = "unquant"
 """The value of ``--speculative-draft-model-quantization`` that inherits nothing."""
@@ -63,7 +65,7 @@ class ServerArguments:
         if _resolved(server_args) and values["draft_quantization"] is None:
             # Resolution has turned "unquant" into None, and None into the target's method.
             values["draft_quantization"] = UNQUANT
-        return _of(values, environ)
+        return _of(values | _chosen_backends(server_args), environ)
 
     @classmethod
     def from_command_line(
@@ -71,8 +73,10 @@ class ServerArguments:
     ) -> ServerArguments:
         """Parse the words of a launch command; those that do not matter here are passed over.
 
+        ``--config FILE`` is read as SGLang does it (`launch_config`).
+
         Raises:
-            BadCommandLine: a value is missing or is no number.
+            BadCommandLine: a value is missing or is no number, or the file cannot be read.
         """
         import argparse
 
@@ -86,7 +90,13 @@ class ServerArguments:
                 parser.add_argument(*flags, dest=name, action="store_true", default=None)
             else:
                 parser.add_argument(*flags, dest=name, type=kind)
-        namespace, _ = parser.parse_known_args(list(words))
+        booleans = {flag for flags, kind in _FLAGS.values() if kind is bool for flag in flags}
+        valued = {flag for flags, kind in _FLAGS.values() if kind is not bool for flag in flags}
+        try:
+            expanded = expand_config(list(words), booleans=booleans, valued=valued)
+        except BadLaunchConfig as problem:
+            raise BadCommandLine(str(problem)) from problem
+        namespace, _ = parser.parse_known_args(expanded)
         return _of(vars(namespace), environ)
 
 
@@ -105,6 +115,19 @@ def _resolved(server_args: Any) -> bool:
     """
     names = ("tokenizer_path", "served_model_name", "random_seed")
     return all(getattr(server_args, name, None) is not None for name in names)
+
+
+def _chosen_backends(server_args: Any) -> dict[str, Any]:
+    """Return the attention backends that SGLang has chosen beside a record that stays the user's.
+
+    0.5.19 and later keep the result of ``resolve_once`` apart (``resolved_dict``); before, and on
+    older releases always, the record itself is all there is.
+    """
+    if not getattr(server_args, "_resolution_finished", False):
+        return {}
+    resolved: Mapping[str, Any] = getattr(server_args, "resolved_dict", dict)()
+    names = [name for name in _ATTRIBUTES if name.endswith("attention_backend")]
+    return {name: resolved[_ATTRIBUTES[name]] for name in names if _ATTRIBUTES[name] in resolved}
 
 
 _ATTRIBUTES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ class Target:
     """``max_position_embeddings``."""
     dtype: str | None
     """``dtype`` or ``torch_dtype`` of the config, e.g. ``bfloat16``."""
+    revision: str | None = None
+    """Of the hub, as the user gave it."""
 
     @property
     def is_kimi_k25(self) -> bool:
@@ -65,7 +68,7 @@ def read_target(location: str, revision: str | None = None) -> Target:
         config = read_config(location, revision)
     except UnreadableDrafter as problem:
         raise UnreadableTarget(problem.findings) from problem
-    return target_of(config, location)
+    return dataclasses.replace(target_of(config, location), revision=revision)
 
 
 def target_of(config: dict[str, Any], location: str) -> Target:

@@ -9,7 +9,7 @@ from typing import Any
 
 from drafter_files import Checkpoint, tiny_target
 from sglang_kimi_eagle.checks import Context, run_checks
-from sglang_kimi_eagle.diagnostics import Diagnostic
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
 from sglang_kimi_eagle.drafter import UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.server_arguments import ServerArguments
@@ -27,8 +27,9 @@ def judge(
     launch: str | None = LAUNCH,
     settings: Settings | None = None,
     environ: dict[str, str] | None = None,
+    notes: bool = False,
 ) -> list[Diagnostic]:
-    """Check a drafter on a release, with the tiny target unless told."""
+    """Check a drafter on a release, with the tiny target unless told; notes only if asked for."""
     with tempfile.TemporaryDirectory() as folder:
         drafter = None
         if checkpoint is not None:
@@ -44,7 +45,7 @@ def judge(
             if launch is None
             else ServerArguments.from_command_line(launch.split(), environ or {})
         )
-        return run_checks(
+        findings = run_checks(
             Context(
                 drafter,
                 target_of(tiny_target() if target is None else target, "kimi"),
@@ -53,6 +54,7 @@ def judge(
             ),
             settings or Settings(),
         )
+        return [f for f in findings if notes or f.severity is not Severity.NOTE]
 
 
 def codes(*args: Any, **kwargs: Any) -> list[str]:

@@ -27,6 +27,7 @@ CHECKS = (
     launch.check_backend,
     launch.check_speculation,
     launch.check_parallelism,
+    launch.check_images,
     pairing.check_target,
     tokenizer.check_tokenizer,
     pairing.check_dtype,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
+from sglang_kimi_eagle.drafter.values import whole
+from sglang_kimi_eagle.loaders import NO_DRAFT_BACKENDS
 from sglang_kimi_eagle.server_arguments import ServerArguments
 
 ALGORITHM = rule(
@@ -71,6 +73,25 @@ NOT_POSITIVE = rule(
     "num_steps, topk or num_draft_tokens is no positive number.",
     example="--speculative-num-steps 0",
 )
+TREE_SIZE = rule(
+    "KE515",
+    "tree-too-small",
+    Severity.ERROR,
+    "The tree that is drafted has fewer nodes than `num_draft_tokens` asks for: topk + (num_steps "
+    "- 1) * topk * topk of them, and the root. SGLang fails with `selected index k out of range` "
+    "while it starts, or with the first request.",
+    example="--speculative-num-steps 1 --speculative-eagle-topk 2 --speculative-num-draft-tokens 8",
+)
+BACKEND_OPEN = rule(
+    "KE516",
+    "draft-backend-open",
+    Severity.NOTE,
+    "No attention backend is given. On Blackwell (SM100) SGLang then chooses `trtllm_mla` for "
+    "Kimi-K2.5, which a drafter of plain attention inherits and does not work with (KE510): the "
+    "launch is refused there. Elsewhere it chooses one that both can use. Said by `doctor` alone: "
+    "a launch knows what was chosen.",
+    example="`--speculative-algorithm EAGLE3` and a LlamaForCausalLMEagle3 drafter, no backend.",
+)
 PIPELINE = rule(
     "KE520",
     "pipeline-parallel",
@@ -108,6 +129,15 @@ TOKEN_MAP = rule(
     "`--speculative-token-map` is for EAGLE-2 drafters. With EAGLE3 SGLang ignores it: the "
     "drafter's own `d2t` counts.",
     example="--speculative-token-map hot.pt --speculative-algorithm EAGLE3",
+)
+
+IMAGES = rule(
+    "KE525",
+    "draft-images",
+    Severity.NOTE,
+    "Text is served as it should be, and requests with images are not: this release's draft class "
+    "does not take the target's embedding of an image, or the drafter is of another width.",
+    example="A request with an image on SGLang 0.5.9.",
 )
 
 _MLA_ONLY = ("trtllm_mla", "flashmla", "cutlass_mla", "cutedsl_mla", "tokenspeed_mla")
@@ -159,30 +189,80 @@ def _same(arguments: ServerArguments) -> bool:
 
 
 def check_backend(context: Context) -> Iterator[Diagnostic]:
-    """Check the attention backend that the drafter gets."""
+    """Check the attention backends that the drafter gets."""
     arguments = context.arguments
     if arguments is None or not context.served or not arguments.algorithm:
         return
     wrong = _MLA_ONLY if context.is_llama else _MHA_ONLY
     own = arguments.draft_attention_backend
-    inherited = (
-        arguments.prefill_attention_backend,
-        arguments.decode_attention_backend,
-        arguments.attention_backend,
-    )
-    backend = next((name for name in ([own] if own else inherited) if name in wrong), None)
+    given = [own] if own else _inherited(arguments)
+    backend = next((name for name in given if name in NO_DRAFT_BACKENDS or name in wrong), None)
     if backend is None:
         return
-    usable = "flashinfer, fa3 or triton" if context.is_llama else "the target's own backend"
+    kind = "MLA" if context.is_llama else "non-MLA"
+    reason = f"is for {kind} models" if backend in wrong else "cannot draft"
     yield BACKEND.found(
         f"The drafter's attention does not work with {backend}.",
         where="--speculative-draft-attention-backend",
         seen=f"{backend}, {'given' if own else 'inherited from the target'}; "
         f"{context.architecture}",
-        leads_to=f"{context.running} fails after the target is loaded: {backend} is for "
-        f"{'MLA' if context.is_llama else 'non-MLA'} models.",
-        mend=f"Set --speculative-draft-attention-backend to {usable}.",
+        leads_to=f"{context.running} fails after the target is loaded: {backend} {reason}.",
+        mend="Set --speculative-draft-attention-backend to flashinfer, fa3 or triton.",
     )
+
+
+def _inherited(arguments: ServerArguments) -> list[str | None]:
+    """Return the target's backends of prefill and decode; None where SGLang is to choose."""
+    return [
+        arguments.prefill_attention_backend or arguments.attention_backend,
+        arguments.decode_attention_backend or arguments.attention_backend,
+    ]
+
+
+def check_open_backend(context: Context) -> Iterator[Diagnostic]:
+    """Say what SGLang may choose; for `doctor`, which does not know the GPU of the server."""
+    arguments = context.arguments
+    if arguments is None or arguments.algorithm != "EAGLE3" or not context.is_llama:
+        return
+    if context.target is not None and not context.target.is_kimi_k25:
+        return
+    # SGLang chooses trtllm_mla only when none of the three is given.
+    if arguments.draft_attention_backend or any(_inherited(arguments)):
+        return
+    yield BACKEND_OPEN.found(
+        "SGLang chooses the attention backend, by the GPU.",
+        where="--speculative-draft-attention-backend",
+        seen=f"no backend given; {context.architecture}",
+        leads_to="On Blackwell (SM100) it chooses trtllm_mla, and the launch is refused; elsewhere "
+        "nothing.",
+        mend="For Blackwell add --speculative-draft-attention-backend flashinfer.",
+    )
+
+
+def check_images(context: Context) -> Iterator[Diagnostic]:
+    """Say which drafters cannot take the images of a request."""
+    arguments, target = context.arguments, context.target
+    if arguments is None or arguments.algorithm != "EAGLE3" or not context.served:
+        return
+    if target is None or not target.is_kimi_k25:
+        return
+    own, width = whole(context.config, "hidden_size"), context.target_hidden_size
+    if own is not None and width is not None and own != width:
+        yield IMAGES.found(
+            "The drafter cannot take images.",
+            where=f"{context.where}, hidden_size",
+            seen=f"{own}; the target embeds images at width {width}",
+            leads_to="A request with an image fails on the shape, and the server with it.",
+            mend="Serve text only, or a drafter of the target's width.",
+        )
+    elif context.loader.draft_images:
+        yield IMAGES.found(
+            f"{context.running} does not draft for requests with images.",
+            where=context.running,
+            seen=context.architecture,
+            leads_to=f"With an image, {context.loader.draft_images}.",
+            mend="Serve text only, or use a later SGLang.",
+        )
 
 
 def check_speculation(context: Context) -> Iterator[Diagnostic]:
@@ -225,6 +305,15 @@ def check_speculation(context: Context) -> Iterator[Diagnostic]:
             seen=f"{tokens}, with {steps} steps and topk 1",
             leads_to=f"SGLang drafts {steps + 1} tokens.",
             mend=f"Set --speculative-num-draft-tokens {steps + 1}, or another number of steps.",
+        )
+    nodes = topk + (steps - 1) * topk * topk
+    if topk > 1 and tokens - 1 > nodes:
+        yield TREE_SIZE.found(
+            "The tree has fewer nodes than draft tokens are asked for.",
+            where="--speculative-num-draft-tokens",
+            seen=f"{tokens}, with {steps} steps and topk {topk}: {nodes} nodes and the root",
+            leads_to="SGLang fails: selected index k out of range.",
+            mend=f"Set --speculative-num-draft-tokens to {nodes + 1} or less, or more steps.",
         )
     page, backend = arguments.page_size, arguments.attention_backend
     usable = context.loader.tree_page_backends

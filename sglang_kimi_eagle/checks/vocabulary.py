@@ -110,6 +110,9 @@ MAP_USELESS = rule(
     example='`d2t` with {"draft_vocab_size": null}',
 )
 
+_MASKS = ("BOOL", "U8", "I8")
+"""Types of one byte: 0 and 1 for each token of the target's vocabulary."""
+
 
 def check_head(context: Context) -> Iterator[Diagnostic]:
     """Check ``draft_vocab_size`` and the head."""
@@ -304,13 +307,15 @@ def _mask(context: Context, t2d: str, targets: Sequence[int], vocab: int) -> Ite
     assert drafter is not None
     header = drafter.tensors[t2d]
     seen = ""
-    if header.dtype != "BOOL" or header.shape != (vocab,):
+    if header.dtype not in _MASKS:
         # Some trainers store a map of indices; only a mask can be compared.
-        if header.dtype == "BOOL":
-            seen = f"{header}, vocab_size {vocab}"
+        if not header.dtype.startswith(("I", "U")) or len(header.shape) != 1:
+            seen = f"{header}, neither a mask nor a map"
+    elif header.shape != (vocab,):
+        seen = f"{header}, vocab_size {vocab}"
     elif drafter.can_read(t2d):
         marks = drafter.read_tensor(t2d)
-        marked = len(marks) - bytes(marks).count(0)
+        marked = len(marks) - marks.tobytes().count(0)
         wrong = len(targets) - sum(map(bool, map(marks.__getitem__, targets)))
         if wrong or marked != len(targets):
             seen = f"{marked} tokens marked, {len(targets)} in d2t, {wrong} of these not marked"

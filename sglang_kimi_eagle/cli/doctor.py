@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from sglang_kimi_eagle import launch, upstream
-from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
+from sglang_kimi_eagle.checks import Context, apply_settings, run_checks, unknown_codes
+from sglang_kimi_eagle.checks.launch import check_open_backend
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, status_of
-from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, printable
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.drafter.problems import NOT_FOUND
 from sglang_kimi_eagle.environment import Environment, survey
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
 from sglang_kimi_eagle.server_arguments import BadCommandLine, ServerArguments
@@ -22,6 +25,8 @@ from sglang_kimi_eagle.settings import Settings, read_settings
 from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
 from sglang_kimi_eagle.wiring import Wiring
 
+# The first word of a launch command: a program, perhaps by its path, or a variable set for it.
+_STARTS_PROGRAM = re.compile(r"-.*|\w+=.*|(.*/)?(python[\d.]*|sglang|env|nohup|nice|exec|numactl)")
 SCHEMA = 1
 """Of the JSON output; described in docs/doctor.md."""
 
@@ -32,6 +37,9 @@ class Examination:
 
     drafter: str
     target: str | None
+    """What was given for it, read or not."""
+    target_problem: str
+    """Why nothing was compared with the target; empty when something was."""
     release: Release
     installed: bool
     """The release is the installed one, not one that was named or assumed."""
@@ -102,11 +110,16 @@ def doctor(
 
 
 def _without_program(words: list[str]) -> list[str]:
-    """Leave out the program of a pasted launch command."""
-    for program in ("sglang.launch_server", "serve"):
-        if program in words[:4]:
-            return words[words.index(program) + 1 :]
+    """Leave out the program of a pasted launch command, and keep a drafter named before it."""
+    for place, word in enumerate(words):
+        if word == "sglang.launch_server" or (word == "serve" and _is(words[place - 1], "sglang")):
+            drafter = words[:1] if place and not _STARTS_PROGRAM.fullmatch(words[0]) else []
+            return drafter + words[place + 1 :]
     return words
+
+
+def _is(word: str, program: str) -> bool:
+    return word.rpartition("/")[2] == program
 
 
 def _examine(
@@ -117,16 +130,18 @@ def _examine(
     version: str | None,
     settings: Settings,
 ) -> Examination:
-    findings = list(settings.findings)
+    findings = [*settings.findings, *unknown_codes(settings)]
     release, installed = _release(version, findings)
     if arguments is not None and drafter is not None and not arguments.draft_model_path:
         arguments = dataclasses.replace(arguments, draft_model_path=drafter)
     if drafter is None and arguments is not None:
         drafter, revision = arguments.draft_model_path, arguments.draft_model_revision
-    described = _target(target, arguments, findings)
+    described, target_problem = _target(target, arguments, findings)
     checkpoint = _drafter(drafter, revision, findings)
+    context = Context(checkpoint, described, arguments, release)
+    findings += check_open_backend(context)
     findings += run_checks(
-        Context(checkpoint, described, arguments, release),
+        context,
         # Strictness and silence are applied once, over all findings.
         dataclasses.replace(settings, strict=False, ignore=frozenset()),
     )
@@ -137,7 +152,8 @@ def _examine(
         findings += wiring.findings
     return Examination(
         str(checkpoint.folder) if checkpoint is not None else drafter or "",
-        described.location if described is not None else None,
+        target or (arguments.model_path if arguments is not None else "") or None,
+        target_problem,
         release,
         installed,
         wiring,
@@ -158,17 +174,22 @@ def _release(version: str | None, findings: list[Diagnostic]) -> tuple[Release, 
 
 def _target(
     location: str | None, arguments: ServerArguments | None, findings: list[Diagnostic]
-) -> Target | None:
+) -> tuple[Target | None, str]:
+    """Read the target; else say why it was not read, in two words."""
+    named = location is not None
+    revision = None
+    if location is None and arguments is not None:
+        location, revision = arguments.model_path or None, arguments.revision
+    if location is None:
+        return None, "not given"
     try:
-        if location is not None:
-            return read_target(location)
-        if arguments is not None and arguments.model_path:
-            return read_target(arguments.model_path, arguments.revision)
+        return read_target(location, revision), ""
     except UnreadableTarget as problem:
         # A launch may name a target that is on another machine; --target may not.
-        if location is not None:
+        if named or any(finding.code != NOT_FOUND.code for finding in problem.findings):
             findings += problem.findings
-    return None
+            return None, "unreadable"
+        return None, "not on this machine"
 
 
 def _drafter(
@@ -191,7 +212,7 @@ def _report(examination: Examination, as_json: bool) -> None:
         source = "installed" if examination.installed else "not installed here"
         lines = [
             ("drafter", examination.drafter or "none"),
-            ("target", examination.target or "not given"),
+            ("target", _described(examination)),
             ("sglang", f"{release} ({source})"),
         ]
         if examination.wiring is not None:
@@ -200,8 +221,15 @@ def _report(examination: Examination, as_json: bool) -> None:
     raise typer.Exit(status_of(examination.findings))
 
 
+def _described(examination: Examination) -> str:
+    if examination.target is None:
+        return examination.target_problem
+    problem = examination.target_problem
+    return f"{examination.target} ({problem})" if problem else examination.target
+
+
 def _report_environment(environment: Environment, settings: Settings, as_json: bool) -> None:
-    findings = apply_settings(environment.findings, settings)
+    findings = apply_settings([*environment.findings, *unknown_codes(settings)], settings)
     if as_json:
         report = {
             "schema": SCHEMA,
@@ -244,7 +272,7 @@ def _print(
     terminal = console()
     heading = Table.grid(padding=(0, 2))
     for label, text in lines:
-        heading.add_row(Text(label, style="bold"), Text(text, overflow="fold"))
+        heading.add_row(Text(label, style="bold"), Text(printable(text), overflow="fold"))
     terminal.print(heading)
     if not findings:
         terminal.print("Nothing is wrong.", style="green")
@@ -270,8 +298,11 @@ def _print(
 
 
 def _explain(code: str) -> None:
+    from sglang_kimi_eagle import extending
     from sglang_kimi_eagle.diagnostic_pages import pages
 
+    # Codes of other packages are declared as these are loaded.
+    extending.extensions()
     page = pages().get(f"{code.strip().upper()}.md")
     if page is None:
         _usage(f"No such code: {code}.")
@@ -279,5 +310,5 @@ def _explain(code: str) -> None:
 
 
 def _usage(message: str) -> NoReturn:
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
     raise typer.Exit(USAGE)

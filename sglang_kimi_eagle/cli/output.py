@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import typer
 
 from sglang_kimi_eagle.diagnostics import REFUSED, Diagnostic, Severity
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OK, WARNINGS, USAGE = 0, 1, 2
-_WIDEST = 240
+_NARROWEST, _WIDEST = 20, 240
 
 
 def status_of(findings: Iterable[Diagnostic]) -> int:
@@ -26,12 +27,13 @@ def status_of(findings: Iterable[Diagnostic]) -> int:
 def print_findings(findings: Iterable[Diagnostic]) -> None:
     """Print findings on stderr, one after the other."""
     for finding in findings:
-        sys.stderr.write(finding.render() + "\n")
+        # Not sys.stderr itself, which is None when the shell has closed it.
+        typer.echo(finding.render(), err=True)
 
 
 def console() -> Console:
-    """Return a console no wider than people read, whatever COLUMNS says: rich pads to the width."""
+    """Return a console as wide as people read, whatever COLUMNS says: rich pads to the width."""
     from rich.console import Console
 
-    width = min(Console().width, _WIDEST)
+    width = max(_NARROWEST, min(Console().width, _WIDEST))
     return Console(width=width, highlight=False)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from sglang_kimi_eagle.checks import apply_settings
-from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
+from sglang_kimi_eagle.checks import apply_settings, unknown_codes
+from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, print_findings, status_of
-from sglang_kimi_eagle.diagnostics import Diagnostic, errors
+from sglang_kimi_eagle.diagnostics import Diagnostic, errors, printable
+from sglang_kimi_eagle.drafter import UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.loaders import MLA
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
 from sglang_kimi_eagle.settings import read_settings
 from sglang_kimi_eagle.states import States, show
+from sglang_kimi_eagle.target import UnreadableTarget, read_target
 from sglang_kimi_eagle.wiring import Wiring
+
+SCHEMA = 1
+"""Of the JSON output; described in docs/wiring.md."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +67,22 @@ def wiring(
     unknown = [version for version in sglang or [] if version not in RELEASES]
     if unknown:
         typer.echo(
-            f"No such release in the table: {', '.join(unknown)}. Known: {OLDEST} - {NEWEST}.",
+            printable(f"No such release: {', '.join(unknown)}. Known: {OLDEST} - {NEWEST}."),
             err=True,
         )
         raise typer.Exit(USAGE)
     settings = read_settings()
-    if settings.findings:
-        print_findings(settings.findings)
-        raise typer.Exit(status_of(settings.findings))
-    checkpoint = open_drafter(drafter)
-    num_layers = layers_of(target)
+    try:
+        if settings.findings:
+            raise UnreadableDrafter(settings.findings)
+        checkpoint = read_drafter(drafter)
+        num_layers = KIMI_LAYERS if target is None else read_target(target).num_layers
+    except (UnreadableDrafter, UnreadableTarget) as problem:
+        if as_json:
+            _print_json(drafter, None, [], problem.findings)
+        else:
+            print_findings(problem.findings)
+        raise typer.Exit(status_of(problem.findings)) from None
     is_mla = checkpoint.config.get("architectures") == [MLA]
     rows = [
         _row(
@@ -82,22 +94,27 @@ def wiring(
         for version, release in RELEASES.items()
         if not sglang or version in sglang
     ]
-    findings = apply_settings(_distinct(rows), settings)
+    findings = apply_settings([*_distinct(rows), *unknown_codes(settings)], settings)
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "drafter": str(checkpoint.folder),
-                    "num_layers": num_layers,
-                    "releases": [row.as_dict() for row in rows],
-                },
-                indent=2,
-            )
-        )
+        _print_json(str(checkpoint.folder), num_layers, rows, findings)
     else:
         _print_table(rows, str(checkpoint.folder), num_layers)
         print_findings(findings)
     raise typer.Exit(status_of(findings))
+
+
+def _print_json(
+    drafter: str, num_layers: int | None, rows: Sequence[Row], findings: Sequence[Diagnostic]
+) -> None:
+    document = {
+        "schema": SCHEMA,
+        "drafter": drafter,
+        "num_layers": num_layers,
+        "releases": [row.as_dict() for row in rows],
+        "findings": [finding.as_dict() for finding in findings],
+        "status": status_of(findings),
+    }
+    typer.echo(json.dumps(document, indent=2))
 
 
 def _row(release: Release, found: Wiring, num_layers: int, *, served: bool) -> Row:
@@ -137,8 +154,10 @@ def _distinct(rows: list[Row]) -> list[Diagnostic]:
 
 def _print_table(rows: list[Row], drafter: str, num_layers: int) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"{drafter}, target of {num_layers} layers")
+    # A Text: in a str, brackets of a folder's name would be taken for markup.
+    table = Table(title=Text(printable(f"{drafter}, target of {num_layers} layers")))
     for name in ("sglang", "stock captures", "with the plugin", "because"):
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -149,4 +168,4 @@ def _print_table(rows: list[Row], drafter: str, num_layers: int) -> None:
     for explanation in dict.fromkeys(
         row.wiring.explanation for row in rows if row.wiring and row.wiring.explanation
     ):
-        terminal.print(f"  {explanation}", markup=False, highlight=False)
+        terminal.print(f"  {printable(explanation)}", markup=False, highlight=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -19,7 +21,11 @@ from sglang_kimi_eagle.drafter.problems import (
 )
 
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+MAX_ENTRIES = 10_000
+"""Of a folder that is taken for a checkpoint; the largest models have some hundreds."""
 _Read = TypeVar("_Read")
+# Also what a hub id looks like; no option, and nothing that a shell or Python reads.
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(?:/[A-Za-z0-9_.-]{1,96})?")
 
 
 @dataclass(frozen=True)
@@ -29,9 +35,29 @@ class Folder:
     location: str
     path: Path
 
+    @property
+    def fetch_command(self) -> str:
+        """The command that fetches the checkpoint from the hub, for people to copy."""
+        from_hub = self.path.parent.name == "snapshots"
+        return f"hf download {plain(self.location if from_hub else '', 'REPOSITORY')}"
+
     def names(self) -> list[str]:
         """Return the names of what is in the folder, sorted."""
-        return self._guarded(".", lambda: sorted(entry.name for entry in self.path.iterdir()))
+
+        def listed() -> list[str]:
+            return [entry.name for entry in islice(self.path.iterdir(), MAX_ENTRIES + 1)]
+
+        names = self._guarded(".", listed)
+        if len(names) > MAX_ENTRIES:
+            finding = TOO_LARGE.found(
+                "The folder has too many entries to be a checkpoint.",
+                where=str(self.path),
+                seen=f"more than {MAX_ENTRIES} entries",
+                leads_to="The folder is not read, so the checkpoint cannot be checked.",
+                mend="Give the folder of the drafter itself.",
+            )
+            raise UnreadableDrafter([finding])
+        return sorted(names)
 
     def show(self, name: str) -> str:
         """Format the path of a file of the folder for people."""
@@ -39,7 +65,15 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Tell whether the folder has an entry of that name, dangling links included."""
-        return os.path.lexists(self.path / name)
+
+        def present() -> bool:
+            try:
+                os.lstat(self.path / name)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return self._guarded(name, present)
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""
@@ -59,8 +93,12 @@ class Folder:
     def read_at(self, name: str, offset: int, length: int) -> bytes:
         """Read ``length`` bytes at ``offset``; fewer when the file ends before."""
         with self.open(name) as file:
-            file.seek(offset)
-            return self._guarded(name, lambda: file.read(length))
+
+            def read() -> bytes:
+                file.seek(offset)
+                return file.read(length)
+
+            return self._guarded(name, read)
 
     def open(self, name: str) -> BinaryIO:
         """Open an ordinary file of the folder, or of the HF cache that it is a snapshot of."""
@@ -96,6 +134,11 @@ class Folder:
             # ValueError: a NUL in the name. RuntimeError: a loop of links (before Python 3.13).
             reason = getattr(problem, "strerror", None) or str(problem)
             raise UnreadableDrafter([_unreadable(self.show(name), reason)]) from problem
+
+
+def plain(name: str, otherwise: str = "FILE") -> str:
+    """Return a name that can be pasted into a command as it is, else a placeholder for it."""
+    return name if _PLAIN.fullmatch(name) else otherwise
 
 
 def too_large(path: str, size: int, limit: int) -> Diagnostic:

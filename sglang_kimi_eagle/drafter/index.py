@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter.config import read_object
 from sglang_kimi_eagle.drafter.document import brief
-from sglang_kimi_eagle.drafter.folder import Folder
+from sglang_kimi_eagle.drafter.folder import Folder, plain
 from sglang_kimi_eagle.drafter.problems import (
     INDEX_SHAPE,
     NO_WEIGHTS,
@@ -78,7 +78,7 @@ def _no_weights(folder: Folder, names: list[str]) -> Diagnostic:
             where=str(folder.path),
             seen=brief(names),
             leads_to="SGLang stops with `Cannot find any model weights` after loading the target.",
-            mend=f"Fetch the whole repository again: hf download {folder.location}",
+            mend=f"Fetch the whole repository again: {folder.fetch_command}",
         )
     return PICKLED_WEIGHTS.found(
         "The weights are pickle files only.",
@@ -88,7 +88,7 @@ def _no_weights(folder: Folder, names: list[str]) -> Diagnostic:
         mend=(
             "Convert it once, where you trust it: python -c "
             '"import torch, safetensors.torch as s; s.save_file({k: v.contiguous().clone() '
-            f"for k, v in torch.load('{pickled[0]}', weights_only=True).items()}}, "
+            f"for k, v in torch.load('{plain(pickled[0])}', weights_only=True).items()}}, "
             "'model.safetensors')\""
         ),
     )
@@ -110,7 +110,7 @@ def _missing(folder: Folder, missing: list[str], total: int) -> Diagnostic:
         where=folder.show(INDEX),
         seen=f"{len(missing)} of {total} missing: {brief(missing)}",
         leads_to="Their weights stay uninitialised on older releases; newer ones stop.",
-        mend=f"Fetch the missing files: hf download {folder.location}",
+        mend=f"Fetch the missing files: {folder.fetch_command}",
     )
 
 
@@ -120,5 +120,5 @@ def _unlisted(folder: Folder, name: str) -> Diagnostic:
         where=folder.show(name),
         seen=f"{INDEX} does not name it",
         leads_to="SGLang drops the file without a word.",
-        mend=f"Delete {name}, or name its tensors in {INDEX}.",
+        mend=f"Delete the file, or name its tensors in {INDEX}.",
     )

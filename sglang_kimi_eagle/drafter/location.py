@@ -25,6 +25,8 @@ def locate(location: str, revision: str | None = None) -> Folder:
         path = Path(location).expanduser()
         if location and path.is_dir():
             return Folder(location, path.resolve())
+        if location and os.path.lexists(path):
+            raise _no_folder(path)
     except (OSError, ValueError, RuntimeError) as problem:
         # A NUL in the path, a name too long, a loop of links, an unknown ~user.
         raise _not_found(location, f"the path cannot be used: {problem}") from problem
@@ -64,12 +66,30 @@ def _snapshot(hub_id: str, revision: str | None) -> Path | None:
         try:
             with (repository / "refs" / wanted).open("rb") as reference:
                 commit = reference.read(64).decode("ascii", "replace").strip()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         if not _COMMIT.fullmatch(commit):
             return None
     folder = repository / "snapshots" / commit
     return folder.resolve() if folder.is_dir() else None
+
+
+def _no_folder(path: Path) -> UnreadableDrafter:
+    # A model is a folder to SGLang too; people give its config or its weights instead.
+    inside = path.is_file()
+    return UnreadableDrafter(
+        [
+            NOT_FOUND.found(
+                "The path is not that of a folder.",
+                where=repr(str(path)[:200]),
+                seen="a file" if inside else "no folder, and no link to one",
+                leads_to="SGLang takes it for a hub id and fails.",
+                mend="Give the folder that the file is in."
+                if inside
+                else "Give the path of the model's folder.",
+            )
+        ]
+    )
 
 
 def _not_found(location: str, looked_in: str) -> UnreadableDrafter:

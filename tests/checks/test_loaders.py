@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_kimi_eagle.loaders import LLAMA, MLA, draft_loader
+from sglang_kimi_eagle.loaders import LLAMA, MLA, NO_DRAFT_BACKENDS, draft_loader
 from sglang_kimi_eagle.releases import RELEASES, Release
 from sglang_kimi_eagle.server_arguments import _ATTRIBUTES
 from wheels import unpacked
@@ -53,6 +53,27 @@ def test_mla_class(release: Release) -> None:
         assert 'mapped_name = f"model.{mapped_name}"' in text
         assert "currently only supports 1 layer" in text
         assert 'get_name() == "modelopt_fp4"' in text
+
+
+def test_yarn_of_the_llama_class(release: Release) -> None:
+    text = source(release, "layers/rotary_embedding.py", "layers/rotary_embedding/factory.py")
+    (kwargs,) = re.findall(
+        r'scaling_type == "yarn":.*?extra_kwargs = \{.*?in \((.*?)\)', text, re.DOTALL
+    )
+    assert ('"mscale"' in kwargs) == draft_loader(release).llama_yarn_mscale
+
+
+def test_positions_of_a_chain(release: Release) -> None:
+    """The worker counts positions up before the forward of a draft, or after it."""
+    text = source(release, "speculative/eagle_worker.py") or source(
+        release, "speculative/eagle_worker_v2.py"
+    )
+    drafting = text[text.index("def draft_forward") :]
+    begins = drafting.index("for i in range(self.speculative_num_steps)")
+    counted = drafting.index("positions.add_(1)", begins)
+    forward = re.search(r"runner\.forward\(|_draft_step\(|\.replay\(", drafting[begins:])
+    assert forward is not None
+    assert (counted < begins + forward.start()) == draft_loader(release).chain_positions_ahead
 
 
 def test_config_types(release: Release) -> None:
@@ -106,3 +127,70 @@ def test_server_arguments(release: Release) -> None:
     text = "\n".join(file.read_text() for file in files if file.is_file())
     for attribute in _ATTRIBUTES.values():
         assert re.search(rf"^    {attribute}: ", text, re.MULTILINE), attribute
+
+
+def test_backends_that_draft(release: Release) -> None:
+    text = source(release, "speculative/draft_utils.py")
+    maps = re.findall(r"backend_map = \{(.*?)\n        \}", text, re.DOTALL)
+    assert len(maps) == 2
+    for entries in maps:
+        named = set(re.findall(r'^\s+"(\w+)":', entries, re.MULTILINE))
+        assert {"flashinfer", "fa3", "triton"} <= named
+        assert not NO_DRAFT_BACKENDS & named
+    assert "if backend_type not in backend_map:" in text
+
+
+def test_the_backend_chosen_on_sm100(release: Release) -> None:
+    """Only when none of the three is given; a drafter's own is then left open."""
+    text = source(
+        release,
+        "server_args.py",
+        "arg_groups/overrides.py",
+        "arg_groups/model_overrides/deepseek_v2.py",
+    )
+    chosen = re.search(
+        r"is_sm100[\w()]*:\s+if \(\s+(?:self|server_args|cfg)\.attention_backend is None\s+and "
+        r"\S+prefill_attention_backend is None\s+and \S+decode_attention_backend is None\s+\):"
+        r'[^\n]*\n[^\n]*"?trtllm_mla"',
+        text,
+    )
+    assert chosen is not None
+    assert "KimiK25ForConditionalGeneration" in text
+
+
+def test_images_of_a_request(release: Release) -> None:
+    told = draft_loader(release).draft_images
+    drafts = source(release, "models/llama_eagle3.py")
+    takes_them = "embeds = forward_batch.mm_input_embeds" in drafts
+    assert takes_them == ("sglang#21358" not in told)
+    graphs = source(release, "model_executor/runner/prefill_cuda_graph_runner.py")
+    looked_up = "is_breakable_eagle_draft" in graphs and "_use_draft_input_embeds" not in graphs
+    assert looked_up == ("sglang#38330" in told)
+
+
+def test_nodes_of_a_tree(release: Release) -> None:
+    text = source(release, "speculative/eagle_utils.py")
+    assert "torch.topk(score_list, num_draft_token - 1, dim=-1)" in text
+
+
+def test_disaggregation_buffers_are_of_the_drafters_width(release: Release) -> None:
+    """sglang#9976 and #13590 are in every release, so that no check is needed."""
+    folder = unpacked(release.version) / "srt" / "managers"
+    text = "\n".join(path.read_text() for path in folder.rglob("scheduler*.py"))
+    text += source(release, "mem_cache/kv_cache_builder.py", "managers/kv_cache_builder.py")
+    assert "MetadataBuffers(" in text
+    assert re.search(
+        r"model_config = (draft_runner|self\.draft_worker)\.model_config"
+        r"|get_draft_recurrent_hidden_state_spec"
+        r"|_get_draft_kv_pool\(\)"
+        r"|kv_cache_builder\.get_draft_kv_pool",
+        text,
+    )
+
+
+def test_launch_config_files(release: Release) -> None:
+    text = source(release, "server_args_config_parser.py", "utils/server_args_config_parser.py")
+    assert 'if arg == "--config"' in text
+    assert "return config_args + before_config + after_config" in text
+    assert 'args.extend([f"--{key}", str(value)])' in text
+    assert 'path.suffix.lower() not in [".yaml", ".yml"]' in text

@@ -5,12 +5,19 @@ The numbers are those of the list in the project's facts; the names say what hap
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drafter_files import KIMI, Tensor, d2t, llama, mla, t2d, tiny_target, torchspec_mha
+from drafter_files import KIMI, Checkpoint, Tensor, d2t, llama, mla, t2d, tiny_target, torchspec_mha
 from judging import LAUNCH, changed, codes, judge
+from sglang_kimi_eagle.drafter import read_drafter
+from sglang_kimi_eagle.launch import wiring_of
+from sglang_kimi_eagle.releases import RELEASES
+from sglang_kimi_eagle.settings import Settings
+from sglang_kimi_eagle.wiring import Reason, Wiring
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -85,6 +92,43 @@ class TestLayerIds:
     def test_17_all_layers_concatenated(self) -> None:
         assert codes(llama(states=8)) == ["KE310"]
 
+    def wiring(self, release: str = "0.5.23", **eagle_config: Any) -> Wiring:
+        """The wiring of the tiny drafter for a target of 61 layers."""
+        checkpoint = changed(llama(), eagle_config=eagle_config)
+        with tempfile.TemporaryDirectory() as folder:
+            read = read_drafter(str(checkpoint.write(Path(folder))))
+            return wiring_of(read, 61, RELEASES[release], Settings())
+
+    def found(self, wiring: Wiring) -> list[str]:
+        return [finding.code for finding in wiring.findings]
+
+    @pytest.mark.parametrize("release", ["0.5.12.post1", "0.5.23"])
+    def test_4_7_ids_of_two_conventions(self, release: str) -> None:
+        assert self.found(self.wiring(release, **{IDS: [2, 30, 58]})) == ["KE210"]
+        for convention in ("layer_output", "layer_input"):
+            declared = {IDS: [2, 30, 58], "layer_id_convention": convention}
+            assert self.found(self.wiring(release, **declared)) == []
+
+    def test_6_an_empty_list_is_no_default(self) -> None:
+        assert self.found(self.wiring(**{IDS: []})) == ["KE202"]
+        assert self.wiring(use_aux_hidden_state=True).states == (2, 30, 58)
+
+    def test_8_10_an_id_that_is_never_captured(self) -> None:
+        assert "KE206" in self.found(self.wiring(**eagle([1, 30, 60])))
+        assert self.wiring(**eagle([1, 30, 59])).states == (2, 31, 60)
+
+    def test_9_ids_at_the_other_level(self) -> None:
+        checkpoint = changed(llama(), eagle_config={}, **{IDS: [1, 3, 4]})
+        with tempfile.TemporaryDirectory() as folder:
+            read = read_drafter(str(checkpoint.write(Path(folder))))
+            wiring = wiring_of(read, 8, RELEASES["0.5.23"], Settings())
+        assert self.found(wiring) == ["KE211"]
+        assert self.found(self.wiring(**eagle([1, 29, 57]))) == ["KE215"]
+
+    def test_11_no_eagle_config_is_said_to_mean_the_default(self) -> None:
+        wiring = self.wiring()
+        assert (wiring.states, wiring.reason) == ((2, 30, 58), Reason.DEFAULT)
+
 
 class TestLaunch:
     def test_12_eagle_in_place_of_eagle3(self) -> None:
@@ -117,6 +161,18 @@ class TestLaunch:
     def test_24_flashmla_inherited_by_a_llama_drafter(self) -> None:
         assert codes(llama(), launch=f"{LAUNCH} --decode-attention-backend flashmla") == ["KE510"]
         assert codes(llama(), launch=f"{LAUNCH} --decode-attention-backend fa3") == []
+
+    def test_23_each_phase_has_the_backend_given_for_it(self) -> None:
+        both = "--prefill-attention-backend fa3 --decode-attention-backend fa3"
+        assert codes(llama(), launch=f"{LAUNCH} --attention-backend trtllm_mla {both}") == []
+        one = "--attention-backend trtllm_mla --decode-attention-backend fa3"
+        assert codes(llama(), launch=f"{LAUNCH} {one}") == ["KE510"]
+
+    @pytest.mark.parametrize("drafter", [llama(), mla()])
+    def test_a_backend_that_drafts_nothing(self, drafter: Checkpoint) -> None:
+        assert codes(drafter, launch=f"{LAUNCH} --attention-backend torch_native") == ["KE510"]
+        own = "--attention-backend cutlass_mla --speculative-draft-attention-backend triton"
+        assert codes(drafter, launch=f"{LAUNCH} {own}") == []
 
     def test_an_mla_drafter_on_a_backend_of_plain_attention(self) -> None:
         launch = f"{LAUNCH} --speculative-draft-attention-backend trtllm_mha"
@@ -156,6 +212,40 @@ class TestLaunch:
         assert found("3 4 8", "--page-size 64 --attention-backend triton") == []
         assert found("3 4 8", "--page-size 64 --attention-backend triton", "0.5.12") == ["KE511"]
         assert found("3 4 8", "--page-size 1 --attention-backend triton", "0.5.12") == []
+
+    def test_33_a_tree_of_fewer_nodes_than_draft_tokens(self) -> None:
+        def found(steps: int, topk: int, tokens: int) -> list[str]:
+            numbers = f"--speculative-num-steps {steps} --speculative-eagle-topk {topk}"
+            tokens_flag = f"--speculative-num-draft-tokens {tokens}"
+            return codes(llama(), launch=f"{LAUNCH} {numbers} {tokens_flag}")
+
+        assert found(1, 2, 4) == ["KE515"]
+        assert found(1, 2, 3) == []
+        assert found(3, 4, 38) == ["KE515"]
+        assert found(3, 4, 37) == []
+
+    @pytest.mark.parametrize(
+        ("release", "found"),
+        [
+            ("0.5.9", ["KE525"]),
+            ("0.5.10", []),
+            ("0.5.18", []),
+            ("0.5.19", ["KE525"]),
+            ("0.5.21", ["KE525"]),
+            ("0.5.22", []),
+        ],
+    )
+    def test_34_place_holders_of_images(self, release: str, found: list[str]) -> None:
+        notes = judge(llama(), release=release, notes=True)
+        assert [finding.code for finding in notes] == found
+        assert codes(llama(), release=release) == []
+        text_only = tiny_target() | {"architectures": ["DeepseekV3ForCausalLM"]}
+        assert judge(llama(), release=release, target=text_only, notes=True) == []
+
+    def test_34_images_for_a_drafter_of_another_width(self) -> None:
+        narrow = llama(hidden=96, target_hidden=128, own_embedding=True)
+        (finding,) = judge(narrow, notes=True)
+        assert finding.code == "KE525" and "96" in finding.seen and "128" in finding.seen
 
     def test_35_hidden_states(self) -> None:
         assert codes(llama(), launch=f"{LAUNCH} --enable-return-hidden-states") == ["KE523"]
@@ -391,6 +481,27 @@ class TestVocabulary:
         drafter.tensors["t2d"] = t2d(range(384), 512)
         assert codes(drafter) == ["KE411"]
 
+    @pytest.mark.parametrize(
+        ("tensor", "found"),
+        [
+            (Tensor((1024,), "F32"), ["KE411"]),
+            (Tensor((1, 1024), "BOOL"), ["KE411"]),
+            (Tensor((1, 1024), "I64"), ["KE411"]),
+            (Tensor((1024,), "I64"), []),
+            (Tensor((1024,), "U8"), ["KE411"]),
+        ],
+    )
+    def test_t2d_of_another_type(self, tensor: Tensor, found: list[str]) -> None:
+        drafter = llama()
+        drafter.tensors["t2d"] = tensor
+        assert codes(drafter) == found
+
+    def test_a_mask_of_another_type_passes(self) -> None:
+        drafter = llama()
+        mask = drafter.tensors["t2d"]
+        drafter.tensors["t2d"] = Tensor(mask.shape, "U8", mask.data)
+        assert codes(drafter) == []
+
     def test_d2t_moves_ids_of_a_whole_vocabulary(self) -> None:
         drafter = llama(draft_vocab=1024)
         drafter.tensors["d2t"] = d2t(list(reversed(range(1024))))
@@ -478,6 +589,13 @@ class TestPairing:
         allowed = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
         assert codes(drafter, target=target, environ=allowed) == []
         assert codes(drafter) == []
+
+    def test_29_long_requests_are_accepted_worse(self) -> None:
+        target = tiny_target(max_position_embeddings=20000)
+        allowed = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+        assert codes(llama(), target=target, environ=allowed) == ["KE622"]
+        long = llama(max_position_embeddings=20000)
+        assert codes(long, target=target, environ=allowed) == []
 
     def test_scaled_positions(self) -> None:
         target = tiny_target(max_position_embeddings=8192)

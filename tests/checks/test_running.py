@@ -12,10 +12,10 @@ import pytest
 
 from drafter_files import llama
 from judging import LAUNCH, changed, codes, judge
-from sglang_kimi_eagle import extending
-from sglang_kimi_eagle.checks import Context
+from sglang_kimi_eagle import diagnostics, extending
+from sglang_kimi_eagle.checks import Context, unknown_codes
 from sglang_kimi_eagle.diagnostic_pages import pages
-from sglang_kimi_eagle.diagnostics import Diagnostic, Severity
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.server_arguments import BadCommandLine, ServerArguments
 from sglang_kimi_eagle.settings import Settings
 
@@ -137,10 +137,46 @@ def test_arguments_from_sglang() -> None:
     assert ServerArguments.from_sglang(inherited, {}).draft_quantization == "fp8"
 
 
+def test_the_backend_that_sglang_has_chosen() -> None:
+    class Record(SimpleNamespace):
+        """What 0.5.19 and later keep: the user's values, and apart from them what was chosen."""
+
+        def resolved_dict(self) -> dict[str, object]:
+            return {**vars(self), "attention_backend": "trtllm_mla", "page_size": 64}
+
+    record = Record(model_path="kimi", attention_backend=None, page_size=None)
+    assert ServerArguments.from_sglang(record, {}).attention_backend is None
+    record._resolution_finished = True
+    arguments = ServerArguments.from_sglang(record, {})
+    # Of everything else the user's own value counts.
+    assert (arguments.attention_backend, arguments.page_size) == ("trtllm_mla", None)
+
+
+def test_codes_to_ignore_that_nobody_has(entry_points: list[SimpleNamespace]) -> None:
+    def unknown(*codes: str) -> list[str]:
+        return [finding.seen for finding in unknown_codes(Settings(ignore=frozenset(codes)))]
+
+    assert unknown() == []
+    assert unknown("KE121", "KE012", "KE868") == []
+    assert unknown("KE121;KE610", "KE9999", "MINE1") == ["'KE121;KE610'", "'KE9999'", "'MINE1'"]
+    assert len(unknown(*map(str, range(1000)))) == 10
+
+    def load() -> object:
+        rule("MINE1", "mine", Severity.WARNING, "Theirs.", example="x")
+        return Extension()
+
+    entry_points.append(SimpleNamespace(name="theirs", load=load))
+    extending.extensions.cache_clear()
+    try:
+        assert unknown("MINE1") == []
+    finally:
+        del diagnostics._RULES["MINE1"]
+
+
 def test_importing_the_checks_imports_nothing_heavy() -> None:
     code = (
         "import sys, sglang_kimi_eagle.checks, sglang_kimi_eagle.drafter;"
-        "heavy = {'numpy', 'torch', 'typer', 'rich', 'safetensors', 'argparse', 'asyncio'};"
+        "heavy = {'numpy', 'torch', 'typer', 'rich', 'safetensors', 'argparse', 'asyncio', 'yaml'};"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=DOCS.parent.parent)

@@ -71,6 +71,7 @@ def test_clean(drafter: str, target: str) -> None:
 
 def test_a_warning(drafter: str) -> None:
     launch = ("--speculative-algorithm", "EAGLE3", "--enable-return-hidden-states")
+    launch += ("--attention-backend", "fa3")
     found = report(drafter, "--sglang", "0.5.23", "--", *launch)
     assert [finding["code"] for finding in found["findings"]] == ["KE523"]
     assert found["status"] == 1
@@ -98,6 +99,32 @@ def test_drafter_and_target_from_the_launch(drafter: str, target: str) -> None:
     assert found["target"] == target
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "python -m sglang.launch_server",
+        "/usr/bin/python3.11 -m sglang.launch_server",
+        "env A=1 B=2 python3 -m sglang.launch_server",
+        "CUDA_VISIBLE_DEVICES=0 nice -n 5 python -m sglang.launch_server",
+        "sglang serve",
+        "/opt/venv/bin/sglang serve",
+    ],
+)
+def test_a_pasted_launch_command(drafter: str, program: str) -> None:
+    launch = [*program.split(), "--model-path", "/elsewhere/kimi"]
+    eagle = ["--speculative-algorithm", "EAGLE", "--attention-backend", "fa3"]
+    draft = ["--speculative-draft-model-path", drafter]
+    for words in ([*launch, *eagle, *draft], [drafter, "--", *launch, *eagle]):
+        found = report("--sglang", "0.5.23", *(words if drafter in words[:1] else ["--", *words]))
+        assert [finding["code"] for finding in found["findings"]] == ["KE501"]
+
+
+def test_a_drafter_with_the_name_of_a_program(tmp_path: Path) -> None:
+    llama().write(tmp_path / "serve")
+    assert report(str(tmp_path / "serve"), "--sglang", "0.5.23")["wiring"] is not None
+    assert [f["code"] for f in report("serve")["findings"]] == ["KE101"]
+
+
 def test_a_launch_without_a_drafter(target: str) -> None:
     words = ("--", "--model-path", target, "--speculative-algorithm", "EAGLE3")
     found = report("--sglang", "0.5.23", *words)
@@ -117,6 +144,47 @@ def test_a_target_that_is_none(drafter: str, tmp_path: Path) -> None:
     (tmp_path / "odd" / "config.json").write_text("{}")
     found = report(drafter, "--target", str(tmp_path / "odd"), "--sglang", "0.5.23")
     assert [finding["code"] for finding in found["findings"]] == ["KE118"]
+    assert found["target"] == str(tmp_path / "odd")
+    shown = doctor(drafter, "--target", "no-such-target", "--sglang", "0.5.23")
+    assert "no-such-target (unreadable)" in shown.stdout and "KE101" in shown.stdout
+    assert "not given" in doctor(drafter, "--sglang", "0.5.23").stdout
+
+
+def test_a_target_of_the_launch_may_be_on_another_machine(drafter: str, tmp_path: Path) -> None:
+    words = [drafter, "--sglang", "0.5.23", "--", "--attention-backend", "fa3", "--model-path"]
+    assert report(*words, "/elsewhere/kimi")["findings"] == []
+    assert "/elsewhere/kimi (not on this machine)" in doctor(*words, "/elsewhere/kimi").stdout
+    (tmp_path / "config.json").write_text("{")
+    assert [f["code"] for f in report(*words, str(tmp_path))["findings"]] == ["KE103"]
+
+
+def test_a_launch_without_a_backend_gets_a_note(drafter: str, target: str) -> None:
+    words = (drafter, "--sglang", "0.5.23", "--", "--model-path", target)
+    found = report(*words, "--speculative-algorithm", "EAGLE3")
+    assert [(f["code"], f["severity"]) for f in found["findings"]] == [("KE516", "note")]
+    assert found["status"] == 0
+    given = ("--speculative-draft-attention-backend", "flashinfer")
+    assert report(*words, "--speculative-algorithm", "EAGLE3", *given)["findings"] == []
+
+
+def test_a_launch_with_a_config_file(drafter: str, target: str, tmp_path: Path) -> None:
+    config = tmp_path / "launch.yaml"
+    config.write_text(
+        f"model-path: {target}\nspeculative-algorithm: EAGLE\n"
+        f"speculative-draft-model-path: {drafter}\n"
+    )
+    words = ("--sglang", "0.5.23", "--", "--config", str(config))
+    assert [f["code"] for f in report(*words)["findings"]] == ["KE501"]
+    config.write_text("[")
+    done = doctor(*words)
+    assert done.returncode == 2 and "launch.yaml cannot be read" in done.stderr
+
+
+def test_an_unknown_code_to_ignore_is_warned_about(drafter: str, target: str) -> None:
+    words = (drafter, "--target", target, "--sglang", "0.5.23")
+    found = report(*words, SGLANG_KIMI_EAGLE_IGNORE="KE523;KE603")
+    assert [f["code"] for f in found["findings"]] == ["KE013"]
+    assert "KE013" in doctor(SGLANG_KIMI_EAGLE_IGNORE="KE-523").stdout
 
 
 @pytest.mark.parametrize(

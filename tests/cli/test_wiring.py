@@ -13,6 +13,8 @@ from cli_drafters import write_drafter, write_target
 from sglang_kimi_eagle.cli import app
 from sglang_kimi_eagle.releases import RELEASES
 
+SCHEMA_KEYS = ("schema", "drafter", "num_layers", "releases", "findings", "status")
+
 
 def run(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(
@@ -23,10 +25,16 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def rows(*arguments: object) -> dict[str, Any]:
-    _, output = run(*arguments, "--json")
-    # stderr follows the JSON in the mixed output.
-    found, _ = json.JSONDecoder().raw_decode(output)
-    return {row["sglang"]: row for row in found["releases"]}
+    return {row["sglang"]: row for row in document(*arguments)["releases"]}
+
+
+def document(*arguments: object) -> dict[str, Any]:
+    """The JSON output, with nothing beside it."""
+    status, output = run(*arguments, "--json")
+    found: dict[str, Any] = json.loads(output)
+    assert (found["schema"], found["status"]) == (1, status)
+    assert set(found) == set(SCHEMA_KEYS)
+    return found
 
 
 def test_every_release_has_a_row(tmp_path: Path) -> None:
@@ -86,6 +94,34 @@ def test_an_unknown_release_is_a_wrong_command_line(tmp_path: Path) -> None:
 
 def test_a_terminal_of_any_width_is_written_to(tmp_path: Path) -> None:
     drafter = write_drafter(tmp_path, ids=[1, 29, 57])
-    for columns in ("1", "20", "99999999"):
+    for columns in ("0", "1", "20", "-5", "abc", "99999999"):
         result = CliRunner().invoke(app, ["wiring", str(drafter)], env={"COLUMNS": columns})
-        assert result.exit_code == 0 and len(result.output) < 100_000
+        assert result.exit_code == 0 and 1000 < len(result.output) < 100_000
+
+
+def test_what_cannot_be_read_is_said_in_json_too(tmp_path: Path) -> None:
+    found = document(tmp_path / "none")
+    assert [finding["code"] for finding in found["findings"]] == ["KE101"]
+    assert found["drafter"] == str(tmp_path / "none")
+    assert (found["num_layers"], found["releases"], found["status"]) == (None, [], 3)
+    drafter = write_drafter(tmp_path / "drafter", ids=[1, 29, 57])
+    found = document(drafter, "--target", tmp_path)
+    assert [finding["code"] for finding in found["findings"]] == ["KE102"]
+
+
+def test_settings_that_are_wrong_are_said_in_json_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = write_drafter(tmp_path, ids=[1, 29, 57])
+    monkeypatch.setenv("SGLANG_KIMI_EAGLE_IGNORE", "KE21O")
+    assert [finding["code"] for finding in document(drafter)["findings"]] == ["KE215", "KE013"]
+    monkeypatch.setenv("SGLANG_KIMI_EAGLE_STATES", "three")
+    assert [finding["code"] for finding in document(drafter)["findings"]] == ["KE010"]
+
+
+def test_a_release_that_is_fine_has_its_row_in_json(tmp_path: Path) -> None:
+    drafter = write_drafter(tmp_path, ids=[1, 29, 57])
+    found = document(drafter, "--sglang", "0.5.23")
+    assert found["num_layers"] == 61
+    (row,) = found["releases"]
+    assert list(row) == ["sglang", "stock", "plugin", "reason", "explanation", "same", "findings"]

@@ -68,6 +68,17 @@ def test_an_sglang_that_has_moved_is_refused_before_weights_are_read(
 
 
 @pytest.mark.parametrize("release", ["0.5.9", "0.5.23"])
+def test_a_backend_that_sglang_chooses_itself_is_judged_before_weights_are_read(
+    engines: Engines, drafters: Drafters, release: str
+) -> None:
+    probe = {"CPU_ENGINE_PROBES": "chosen_backend"}
+    failure = refused(engines, release, drafters.pinned(LLAMA), environ=probe, cold=True)
+    assert failure.returncode == 3
+    assert "KE510 error: The drafter's attention does not work with trtllm_mla" in failure.log
+    assert "Traceback" not in failure.log and not loads_weights(failure.log)
+
+
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.23"])
 def test_another_plugin_that_changes_the_states_is_refused(
     engines: Engines, drafters: Drafters, release: str
 ) -> None:

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from drafter_files import Checkpoint, Tensor, llama, mla, tiny_target
 from sglang_kimi_eagle.checks import Context, run_checks
 from sglang_kimi_eagle.drafter import UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.server_arguments import ServerArguments
 from sglang_kimi_eagle.settings import Settings
@@ -34,8 +35,9 @@ from sglang_kimi_eagle.target import UnreadableTarget, target_of
 INDEX = "model.safetensors.index.json"
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 3, 2**31, 2**63, 10**400, -(10**30), 0.5, 1e308, "", "1",
-    "x" * 300, "\ud800", "a\0b", "../..", [], [[]], {}, [None], {"": {}}, [2, 30, 58], ["2"],
-    [1.5], [-1], [10**9], "EAGLE", "bfloat16", {"rope_type": "yarn"}, {"factor": "x"}, [[1] * 50],
+    "x" * 300, "\x1b[2J", "\u202e", "\ud800", "a\0b", "../..", [], [[]], {}, [None], {"": {}},
+    [2, 30, 58], ["2"], [1.5], [-1], [10**9], "EAGLE", "bfloat16", {"rope_type": "yarn"},
+    {"factor": "x"}, [[1] * 50],
     list(range(2000)),
 ]  # fmt: skip
 
@@ -233,13 +235,16 @@ def examine(folder: Path, rng: random.Random, context: Context) -> list[str]:
         findings = run_checks(
             Context(drafter, context.target, context.arguments, context.release), Settings()
         )
+        findings += wiring_of(drafter, 8, context.release, Settings()).findings
         if rng.random() < 0.1:
             try:
                 target_of(drafter.config, "target")
             except UnreadableTarget as problem:
                 findings += problem.findings
     for finding in findings:
-        assert len(finding.render()) < 10_000, finding.code
+        text = finding.render()
+        assert len(text) < 10_000, finding.code
+        assert text.replace("\n", "").isprintable(), finding.code
     return [finding.code for finding in findings]
 
 

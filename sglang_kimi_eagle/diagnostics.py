@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 DOCS = "docs/diagnostics"
+_LONGEST = 1200
+"""Characters of one text of a finding; a path alone may have some thousands."""
 REFUSED = 3
 """Exit status of a launch, or of a command, that was refused by an error diagnostic."""
 
@@ -39,8 +41,7 @@ class Rule:
         self, message: str, *, where: str = "", seen: str = "", leads_to: str = "", mend: str = ""
     ) -> Diagnostic:
         """Build a finding of this rule."""
-        texts = (_printable(text) for text in (message, where, seen, leads_to, mend))
-        return Diagnostic(self, self.severity, *texts)
+        return Diagnostic(self, self.severity, message, where, seen, leads_to, mend)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Diagnostic:
     seen: str = ""
     leads_to: str = ""
     mend: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("message", "where", "seen", "leads_to", "mend"):
+            object.__setattr__(self, name, printable(getattr(self, name), _LONGEST))
 
     @property
     def code(self) -> str:
@@ -73,7 +78,7 @@ class Diagnostic:
         without what they are about, the plugin cannot know which states to capture.
         """
         needed = self.severity is Severity.ERROR and self.code[:3] in ("KE0", "KE1", "KE2")
-        return self.code in codes and not needed
+        return bool({self.code, self.code.upper()} & set(codes)) and not needed
 
     def promoted(self) -> Diagnostic:
         """Return the same finding as an error when it is a warning (strict mode)."""
@@ -103,19 +108,23 @@ class Diagnostic:
             ("seen", self.seen),
             ("leads to", self.leads_to),
             ("mend", self.mend),
-            ("more", self.anchor),
+            ("more", f"sglang-kimi-eagle doctor --explain {self.code}"),
         ):
             if text:
                 lines.append(f"  {label + ':':<10}{text}")
         return "\n".join(lines)
 
 
-def _printable(text: str) -> str:
-    """Escape control characters: names from a checkpoint must not forge lines or move a cursor."""
-    return "".join(
+def printable(text: str, limit: int = 400) -> str:
+    """Escape control characters and cut to ``limit``, for everything that others have named.
+
+    Names and values of a checkpoint must not forge lines, move a cursor, or flood a terminal.
+    """
+    shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape", "replace").decode()
-        for letter in text
+        for letter in text[: limit + 1]
     )
+    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 
 _RULES: dict[str, Rule] = {}

@@ -1,12 +1,14 @@
 """The command ``sglang-kimi-eagle``.  It needs neither sglang nor torch.
 
-Exit status of every command: 0 when all is well, 1 with warnings, 2 for a wrong command line,
-3 when errors were found or the request was refused.
+Exit status of every command: 0 when all is well, 1 with warnings, 2 for a wrong command line or an
+output that cannot be written, 3 when errors were found or the request was refused.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -14,8 +16,12 @@ import typer
 
 from sglang_kimi_eagle import __version__
 from sglang_kimi_eagle.cli.doctor import doctor
+from sglang_kimi_eagle.cli.identify import identify
+from sglang_kimi_eagle.cli.output import USAGE
 from sglang_kimi_eagle.cli.patch import patch
 from sglang_kimi_eagle.cli.pin import pin
+from sglang_kimi_eagle.cli.probe import probe
+from sglang_kimi_eagle.cli.watch import watch
 from sglang_kimi_eagle.cli.wiring import wiring
 
 app = typer.Typer(
@@ -29,6 +35,9 @@ app.command()(doctor)
 app.command()(wiring)
 app.command()(pin)
 app.command()(patch)
+app.command()(identify)
+app.command()(probe)
+app.command()(watch)
 
 
 def _show_version(wanted: bool) -> None:
@@ -53,4 +62,16 @@ def main() -> None:
         # A name that the terminal's encoding lacks is escaped, not an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    # As other commands do when their reader goes away: `doctor ... | head -1`.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as problem:
+        # What could not be written is still in the buffer: the interpreter must not try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        typer.echo(f"sglang-kimi-eagle: {problem}", err=True)
+        sys.exit(USAGE)

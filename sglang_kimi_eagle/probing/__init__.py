@@ -1,0 +1,1 @@
+"""Score the wirings that a drafter may have been trained with, by running it on traced states."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_kimi_eagle.repairs import complete_partial_sums
@@ -14,17 +14,41 @@ class CaptureFailed(RuntimeError):
     """The target did not take the states that it must capture."""
 
 
+class LayersToCapture:
+    """How a model is told which states to capture; an adapter overrides what differs.
+
+    As ``DeepseekV2ForCausalLM`` and most others do it: ``model.layers_to_capture`` holds the
+    layers before which its forward captures, which are states.
+    """
+
+    def language_model(self, model: Any) -> Any:
+        """Return the language model of a target: the object whose setter `StateCapture` wraps."""
+        return getattr(model, "language_model", model)
+
+    def put(self, language_model: Any, states: States) -> None:
+        """Make ``language_model`` capture exactly ``states``, which are sorted and reachable."""
+        language_model.model.layers_to_capture = list(states)
+
+    def seen(self, language_model: Any) -> Sequence[int] | None:
+        """Return the states that ``language_model`` captures now; None if it captures nothing."""
+        captured = getattr(language_model.model, "layers_to_capture", None)
+        return captured if language_model.capture_aux_hidden_states else None
+
+
 @dataclass
 class StateCapture:
     """The states to be captured in this process, and the wrapper that enforces them.
 
-    An instance wraps ``DeepseekV2ForCausalLM.set_eagle3_layers_to_capture`` (every release).  The
-    setter runs a few times while the model is set up, never per token.
+    An instance wraps ``set_eagle3_layers_to_capture`` of the language model's class, for
+    Kimi-K2.5 ``DeepseekV2ForCausalLM`` (every release).  The setter runs a few times while the
+    model is set up, never per token.
     """
 
     states: States | None = None
     """None leaves SGLang's own reading alone."""
     mend_partial_sums: bool = False
+    point: LayersToCapture = field(default_factory=LayersToCapture)
+    """How the target of this process is told."""
 
     def __call__(
         self,
@@ -45,29 +69,27 @@ class StateCapture:
         setter(*args, **kwargs)
         if self.states is None or not target.pp_group.is_last_rank:
             return
-        model = target.model
-        if not target.capture_aux_hidden_states or not hasattr(model, "layers_to_capture"):
+        if self.point.seen(target) is None:
             raise CaptureFailed(
                 f"{type(target).__name__} was told to capture {show(self.states)} and does not: "
                 "capture_aux_hidden_states or layers_to_capture is missing"
             )
-        # DeepseekV2Model.forward captures before layer i: its indices are states.
-        model.layers_to_capture = list(self.states)
+        self.point.put(target, self.states)
         if self.mend_partial_sums:
-            complete_partial_sums(model.layers, self.states)
+            complete_partial_sums(target.model.layers, self.states)
 
     def differs(self, model: Any) -> str | None:
         """Tell how what a set-up ``model`` captures differs from the states; None if it does not.
 
         Args:
-            model: the target, a wrapper with ``language_model`` or the language model itself.
+            model: the target, a wrapper or the language model itself.
         """
         if self.states is None:
             return None
-        target = getattr(model, "language_model", model)
+        target = self.point.language_model(model)
         if not target.pp_group.is_last_rank:
             return None
-        captured = getattr(target.model, "layers_to_capture", None)
-        if captured == list(self.states) and target.capture_aux_hidden_states:
+        captured = self.point.seen(target)
+        if captured is not None and list(captured) == list(self.states):
             return None
         return f"layers_to_capture is {captured!r}"

@@ -5,6 +5,7 @@ import os
 
 from redirections import (
     amx_backend,
+    kimi_k3,
     lifetime,
     recorder,
     speculation,
@@ -16,6 +17,7 @@ from redirections import (
 if "CPU_ENGINE_PARENT" in os.environ:
     lifetime.end_with_parent(int(os.environ["CPU_ENGINE_PARENT"]))
 torch_cuda.register()
+kimi_k3.register()
 if os.environ.get("TRITON_INTERPRET") == "1":
     speculation.register()
     triton_attention.register()

@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from sglang_kimi_eagle import __version__, upstream
+from sglang_kimi_eagle.adapters import Adapter, CannotServe
 from sglang_kimi_eagle.capture import StateCapture
-from sglang_kimi_eagle.delegations import add_delegations
 from sglang_kimi_eagle.diagnostics import (
     Diagnostic,
     LaunchRefused,
@@ -30,8 +30,12 @@ from sglang_kimi_eagle.diagnostics import (
     errors,
     rule,
 )
-from sglang_kimi_eagle.settings import SWITCH, read_settings, switched_off
+from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings, switched_off
 from sglang_kimi_eagle.states import show
+
+if TYPE_CHECKING:
+    from sglang_kimi_eagle.server_arguments import ServerArguments
+    from sglang_kimi_eagle.target import Target
 
 log = logging.getLogger("sglang_kimi_eagle")
 
@@ -91,8 +95,6 @@ def activate(found_by: str) -> None:
     for module, callback in (
         (upstream.SERVER_ARGS_MODULE, _wrap_server_args),
         (upstream.RUNNER_MODULE, _wrap_model_runner),
-        (upstream.DEEPSEEK_MODULE, _wrap_setter),
-        (upstream.KIMI_MODULE, _add_methods),
         (upstream.SCHEDULER_MODULE, _wrap_scheduler),
     ):
         wrapt.register_post_import_hook(_guarded(callback), module)
@@ -109,16 +111,8 @@ def _guarded(callback: Callable[[ModuleType], None]) -> Callable[[ModuleType], N
         try:
             callback(module)
         except Exception as error:
-            process.failures.append(
-                PATCH_FAILED.found(
-                    f"{callback.__name__.strip('_').replace('_', ' ')} failed: {error}",
-                    where=module.__name__,
-                    seen=repr(error),
-                    leads_to="The server would run without this part of the plugin.",
-                    mend="Use an SGLang release that the plugin was tested on, or switch the "
-                    f"plugin off with {SWITCH}=0.",
-                )
-            )
+            what = f"{callback.__name__.strip('_').replace('_', ' ')} failed: {error}"
+            process.failures.append(_failed(what, module.__name__, repr(error)))
 
     return on_import
 
@@ -134,16 +128,8 @@ def _wrap_model_runner(module: ModuleType) -> None:
     wrapt.wrap_function_wrapper(module.ModelRunner, "__init__", _before_model)
 
 
-def _wrap_setter(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture)
-
-
 def _wrap_scheduler(module: ModuleType) -> None:
     wrapt.wrap_function_wrapper(module.Scheduler, "__init__", _after_scheduler)
-
-
-def _add_methods(module: ModuleType) -> None:
-    process.added = add_delegations(getattr(module, upstream.KIMI_CLASS))
 
 
 def _before_resolution(
@@ -165,7 +151,11 @@ def _before_model(
         read = bound["model_config"].hf_config.to_dict()
         _judge(bound["server_args"], loading=True, target_config=read)
         process.runner = runner
-    return wrapped(*args, **kwargs)
+    try:
+        return wrapped(*args, **kwargs)
+    except CannotServe as problem:
+        report(list(problem.findings))
+        raise LaunchRefused(problem.findings) from problem
 
 
 def _after_scheduler(
@@ -204,20 +194,22 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     from sglang_kimi_eagle.server_arguments import ServerArguments
 
     arguments = ServerArguments.from_sglang(server_args)
-    if not arguments.speculative_algorithm:
-        return
-    target = launch.find_target(arguments, target_config)
-    if target is None or not launch.concerns(arguments, target):
+    if not launch.concerns(arguments):
         return
     settings = read_settings()
     installation = upstream.find_sglang()
     assert installation is not None
-    verdict = launch.judge(arguments, target, settings, installation)
+    target = launch.find_target(arguments, target_config)
+    adapter = launch.adapter_for(target, settings, installation)
+    if target is None:
+        return
+    if adapter is None:
+        _warn_of_missing_methods(arguments, target, settings, installation)
+        return
+    verdict = launch.judge(arguments, target, settings, installation, adapter)
     findings = list(verdict.findings)
     if loading:
-        _import_kimi()
-        findings += apply_settings(process.failures, settings)
-        findings += _missing_methods()
+        findings += apply_settings([*process.failures, *_install(adapter, target)], settings)
     report(findings)
     if errors(findings):
         raise LaunchRefused(findings)
@@ -228,28 +220,54 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     if verdict.wiring is not None:
         process.capture.states = verdict.wiring.states
         process.capture.mend_partial_sums = verdict.release.partial_sums
-    log.info("%s", launch.log_line(verdict, process.added, __version__))
+    log.info("%s", launch.log_line(verdict, process.added, __version__, adapter))
 
 
-def _import_kimi() -> None:
-    """Import the target's module now: its hooks must have run before they are judged."""
-    importlib.import_module(upstream.KIMI_MODULE)
+def _warn_of_missing_methods(
+    arguments: ServerArguments,
+    target: Target,
+    settings: Settings,
+    installation: upstream.Installation,
+) -> None:
+    """Say that a target which is none of the plugin's could become one, and would fail without."""
+    from sglang_kimi_eagle import launch
+    from sglang_kimi_eagle.adapters import wrappers
+    from sglang_kimi_eagle.checks import apply_settings
+
+    if arguments.algorithm == launch.EAGLE3:
+        findings = apply_settings(wrappers.hint(target.architecture, installation), settings)
+        report(findings)
+        if errors(findings):
+            raise LaunchRefused(findings)
 
 
-def _missing_methods() -> list[Diagnostic]:
-    cls = getattr(sys.modules[upstream.KIMI_MODULE], upstream.KIMI_CLASS, None)
-    missing = [name for name in upstream.METHODS if not hasattr(cls, name)]
-    if not missing:
-        return []
-    return [
-        PATCH_FAILED.found(
-            f"{upstream.KIMI_CLASS} has no {', '.join(missing)}.",
-            where=upstream.KIMI_MODULE,
-            seen="the class after the plugin's hook",
-            leads_to="SGLang fails after it has loaded all weights.",
-            mend=f"Use a tested SGLang release, or switch the plugin off with {SWITCH}=0.",
-        )
-    ]
+def _install(adapter: Adapter, target: Target) -> list[Diagnostic]:
+    """Put in place what the target's classes need, before the model is built."""
+    name = target.architecture
+    where = adapter.name
+    try:
+        where = adapter.module_of(name)
+        process.added = tuple(adapter.install(name, process.capture)) or process.added
+        process.capture.point = adapter
+        cls = getattr(importlib.import_module(where), name)
+    except Exception as error:
+        return [_failed(str(error), where, repr(error))]
+    missing = [method for method in upstream.METHODS[:2] if not hasattr(cls, method)]
+    if missing:
+        return [_failed(f"{name} has no {', '.join(missing)}", where, "the class as adapted")]
+    return []
+
+
+def _failed(what: str, where: str, seen: str) -> Diagnostic:
+    return PATCH_FAILED.found(
+        f"{what}.",
+        where=where,
+        seen=seen,
+        leads_to="SGLang would fail after it has loaded all weights, or serve a drafter on other "
+        "states.",
+        mend="Use an SGLang release that the plugin was tested on, or switch the plugin off with "
+        f"{SWITCH}=0.",
+    )
 
 
 def report(findings: list[Diagnostic]) -> None:

@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import wrapt
+
 from sglang_kimi_eagle.repairs import complete_partial_sums
 from sglang_kimi_eagle.states import States, show
+
+SETTER = "set_eagle3_layers_to_capture"
 
 
 class CaptureFailed(RuntimeError):
@@ -67,7 +71,7 @@ class StateCapture:
             CaptureFailed: the target's attributes are not those of any known release.
         """
         setter(*args, **kwargs)
-        if self.states is None or not target.pp_group.is_last_rank:
+        if self.states is None or not _is_last_rank(target):
             return
         if self.point.seen(target) is None:
             raise CaptureFailed(
@@ -87,9 +91,27 @@ class StateCapture:
         if self.states is None:
             return None
         target = self.point.language_model(model)
-        if not target.pp_group.is_last_rank:
+        if not _is_last_rank(target):
             return None
         captured = self.point.seen(target)
         if captured is not None and list(captured) == list(self.states):
             return None
         return f"layers_to_capture is {captured!r}"
+
+
+def _is_last_rank(language_model: Any) -> bool:
+    group = getattr(language_model, "pp_group", None)
+    return group is None or bool(group.is_last_rank)
+
+
+def wrap_setter(cls: type, capture: StateCapture) -> None:
+    """Let ``capture`` wrap the setter of ``cls``, its own or an inherited one, once.
+
+    Raises:
+        CaptureFailed: the class has no such method.
+    """
+    if not hasattr(cls, SETTER):
+        raise CaptureFailed(f"wrap setter failed: {cls.__module__}.{cls.__name__} has no {SETTER}")
+    present = vars(cls).get(SETTER)
+    if not (isinstance(present, wrapt.FunctionWrapper) and present._self_wrapper is capture):
+        wrapt.wrap_function_wrapper(cls, SETTER, capture)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sglang_kimi_eagle.capture import LayersToCapture, StateCapture
+from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import Release, SetterRule
 
 if TYPE_CHECKING:
     from sglang_kimi_eagle.checks.context import Context
-    from sglang_kimi_eagle.diagnostics import Diagnostic
     from sglang_kimi_eagle.upstream import Reliance, Sources
 
 _TEXT_CONFIGS = (
@@ -19,6 +19,16 @@ _TEXT_CONFIGS = (
     ("language_config",),
     ("llm_config",),
     ("thinker_config", "text_config"),
+)
+
+
+BROKEN_ADAPTER = rule(
+    "KE872",
+    "adapter-failed",
+    Severity.ERROR,
+    "The adapter that knows this target failed. Without it the plugin does not know which states "
+    "would be captured, so the launch is refused.",
+    example="An adapter of another package whose `read` raises.",
 )
 
 
@@ -71,6 +81,8 @@ class Adapter(LayersToCapture):
     model without it is warned about (KE604).  Empty: nothing is said."""
     proved: tuple[str, ...] = ()
     """The SGLang releases on which a test has served it in the real engine."""
+    table: Mapping[str, Release] = {}
+    """What its releases are known to do; sources that differ are noted (KE005)."""
     checks: tuple[Callable[[Context], Iterable[Diagnostic]], ...] = ()
     """Checks that are made for this target only, beside those made for every target."""
 
@@ -148,6 +160,17 @@ class Adapter(LayersToCapture):
             Exception: anything; the launch is refused with KE006 before weights are read.
         """
         raise NotImplementedError
+
+
+def broken_adapter(adapter: Adapter, error: Exception) -> Diagnostic:
+    """Build the finding of an adapter that raised."""
+    return BROKEN_ADAPTER.found(
+        f"The adapter for {adapter.name} failed.",
+        where=f"{type(adapter).__module__}.{type(adapter).__qualname__}",
+        seen=f"{type(error).__name__}: {error}"[:300],
+        leads_to="What SGLang would capture for the drafter is not known.",
+        mend="Upgrade or uninstall the package that brings it.",
+    )
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

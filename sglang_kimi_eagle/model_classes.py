@@ -127,10 +127,14 @@ class ModelClasses:
     def entries(self) -> Iterator[ModelClass]:
         """Yield every class that a module offers to the registry."""
         for module in self.modules:
-            for name in sorted(self._entry_names(module)):
-                cls = self.defined(name, module)
-                if cls is not None:
-                    yield cls
+            yield from self.entries_of(module)
+
+    def entries_of(self, module: str) -> Iterator[ModelClass]:
+        """Yield the classes that one module offers."""
+        for name in sorted(self._entry_names(module)):
+            cls = self.defined(name, module)
+            if cls is not None:
+                yield cls
 
     def defined(self, name: str, module: str) -> ModelClass | None:
         """Return the class ``name`` that ``module`` itself defines."""

@@ -324,7 +324,9 @@ def setter_rule(setter: ast.AST | None) -> SetterRule | None:
     layers = 61
     if _captured(function, None, layers) != list(default_states(layers)):
         return None
-    for candidate in SetterRule:
+    # No setter of SGLang is known to read every id as h[k], and these probes would not tell it from
+    # one that looks elsewhere than at the first id.
+    for candidate in (SetterRule.ALWAYS_OUTPUT, SetterRule.OUTPUT_IF_FIRST_IS_ONE):
         if all(
             _captured(function, ids, layers) == [k + candidate.convention(ids).shift for k in ids]
             for ids in _PROBES

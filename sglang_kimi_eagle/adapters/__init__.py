@@ -29,6 +29,7 @@ the hook ``kimi_eagle_adapters`` and is registered first.
 """
 
 from sglang_kimi_eagle.adapters.base import Adapter, CannotServe, Reading
+from sglang_kimi_eagle.adapters.deepseek import read_deepseek
 from sglang_kimi_eagle.adapters.kimi_k25 import KIMI_K25
 
-__all__ = ["KIMI_K25", "Adapter", "CannotServe", "Reading"]
+__all__ = ["KIMI_K25", "Adapter", "CannotServe", "Reading", "read_deepseek"]

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_kimi_eagle import upstream
-from sglang_kimi_eagle.adapters.base import Adapter, CannotServe, Reading
+from sglang_kimi_eagle.adapters.base import Adapter, Reading
+from sglang_kimi_eagle.adapters.deepseek import read_deepseek
 from sglang_kimi_eagle.capture import StateCapture, wrap_setter
 from sglang_kimi_eagle.delegations import add_delegations
-from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
+from sglang_kimi_eagle.releases import RELEASES, Release
 from sglang_kimi_eagle.upstream import Reliance, Sources
 
 KIMI_MODULE = "sglang.srt.models.kimi_k25"
@@ -59,33 +60,6 @@ class KimiK25(Adapter):
         deepseek = importlib.import_module(upstream.DEEPSEEK_MODULE)
         wrap_setter(deepseek.DeepseekV2ForCausalLM, capture)
         return add_delegations(getattr(importlib.import_module(KIMI_MODULE), architecture))
-
-
-def read_deepseek(sources: Sources) -> Reading:
-    """Read what ``DeepseekV2ForCausalLM`` does with ids.
-
-    Raises:
-        CannotServe: its setter or loop is not known.
-    """
-    setter = sources.find(
-        upstream.DEEPSEEK_MODULE, f"{upstream.DEEPSEEK_CLASS}.set_eagle3_layers_to_capture"
-    )
-    forward = sources.find(upstream.DEEPSEEK_MODULE, "DeepseekV2Model.forward")
-    layer = sources.find(upstream.DEEPSEEK_MODULE, "DeepseekV2DecoderLayer.forward")
-    rule = upstream.setter_rule(setter)
-    inline = upstream.captures_inline(forward) if forward is not None else None
-    if setter is None or rule is None or inline is None:
-        seen = (
-            "set_eagle3_layers_to_capture and layers_to_capture differ from every release "
-            f"{OLDEST} - {NEWEST}"
-        )
-        raise CannotServe([upstream.unknown_rule(sources, upstream.DEEPSEEK_MODULE, seen)])
-    deferred = layer is not None and upstream.defers_all_reduce(layer)
-    return Reading(
-        setter_rule=rule,
-        captures_embedding=not inline,
-        partial_sums=inline and deferred and not upstream.completes_sums(setter),
-    )
 
 
 KIMI_K25 = KimiK25()

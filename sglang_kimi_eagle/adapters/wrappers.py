@@ -37,6 +37,7 @@ from sglang_kimi_eagle.states import States
 from sglang_kimi_eagle.upstream import Sources
 
 PROVED: dict[str, tuple[str, ...]] = {
+    "GlmAsrForConditionalGeneration": ("0.5.23",),
     "Qwen2AudioForConditionalGeneration": ("0.5.23",),
     "Qwen3VLForConditionalGeneration": ("0.5.9",),
 }

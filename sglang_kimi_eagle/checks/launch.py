@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from sglang_kimi_eagle.adapters import KIMI_K25
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.server_arguments import ServerArguments
@@ -259,7 +260,8 @@ def check_parallelism(context: Context) -> Iterator[Diagnostic]:
             leads_to="Layers that run overlapped are not captured: fc gets too few states.",
             mend="Leave --enable-two-batch-overlap out.",
         )
-    if arguments.enable_dp_attention and not context.loader.dp_attention:
+    is_kimi = context.target is None or context.target.adapter is KIMI_K25
+    if is_kimi and arguments.enable_dp_attention and not context.loader.dp_attention:
         yield DP_ATTENTION.found(
             f"{context.running} does not run Kimi-K2.5 with data-parallel attention.",
             where="--enable-dp-attention",

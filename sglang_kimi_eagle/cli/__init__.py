@@ -16,6 +16,7 @@ from sglang_kimi_eagle import __version__
 from sglang_kimi_eagle.cli.doctor import doctor
 from sglang_kimi_eagle.cli.patch import patch
 from sglang_kimi_eagle.cli.pin import pin
+from sglang_kimi_eagle.cli.sweep import sweep
 from sglang_kimi_eagle.cli.wiring import wiring
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command()(doctor)
 app.command()(wiring)
 app.command()(pin)
 app.command()(patch)
+app.command()(sweep)
 
 
 def _show_version(wanted: bool) -> None:

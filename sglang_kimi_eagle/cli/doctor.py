@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sglang_kimi_eagle import launch, upstream
+from sglang_kimi_eagle.adapters import KIMI_K25, Adapter
 from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, status_of
@@ -118,12 +119,13 @@ def _examine(
     settings: Settings,
 ) -> Examination:
     findings = list(settings.findings)
-    release, installed = _release(version, findings)
     if arguments is not None and drafter is not None and not arguments.draft_model_path:
         arguments = dataclasses.replace(arguments, draft_model_path=drafter)
     if drafter is None and arguments is not None:
         drafter, revision = arguments.draft_model_path, arguments.draft_model_revision
     described = _target(target, arguments, findings)
+    adapter = launch.adapter_for(described, settings, upstream.find_sglang()) or KIMI_K25
+    release, installed = _release(version, findings, adapter, described)
     checkpoint = _drafter(drafter, revision, findings)
     findings += run_checks(
         Context(checkpoint, described, arguments, release),
@@ -133,7 +135,7 @@ def _examine(
     wiring = None
     if checkpoint is not None:
         layers = described.num_layers if described is not None else KIMI_LAYERS
-        wiring = launch.wiring_of(checkpoint, layers, release, settings)
+        wiring = launch.wiring_of(checkpoint, layers, release, settings, adapter.readings(release))
         findings += wiring.findings
     return Examination(
         str(checkpoint.folder) if checkpoint is not None else drafter or "",
@@ -145,15 +147,19 @@ def _examine(
     )
 
 
-def _release(version: str | None, findings: list[Diagnostic]) -> tuple[Release, bool]:
-    if version is not None:
-        return RELEASES[version], False
-    installation = upstream.find_sglang()
+def _release(
+    version: str | None, findings: list[Diagnostic], adapter: Adapter, target: Target | None
+) -> tuple[Release, bool]:
+    assumed = adapter.table.get(version or NEWEST, RELEASES[version or NEWEST])
+    installation = upstream.find_sglang() if version is None else None
     if installation is None:
-        return RELEASES[NEWEST], False
-    inspection = upstream.inspect(installation)
+        return assumed, False
+    described = (target.architecture, target.config) if target is not None else (None, None)
+    inspection = upstream.inspect(
+        installation, adapter, *(described if adapter is not KIMI_K25 else ())
+    )
     findings += inspection.findings
-    return inspection.release or RELEASES[NEWEST], inspection.release is not None
+    return inspection.release or assumed, inspection.release is not None
 
 
 def _target(

@@ -7,6 +7,7 @@ from redirections import (
     amx_backend,
     kimi_k3,
     lifetime,
+    qwen_vl,
     recorder,
     speculation,
     torch_cuda,
@@ -19,6 +20,7 @@ if "CPU_ENGINE_PARENT" in os.environ:
 torch_cuda.register()
 kimi_k3.register()
 if os.environ.get("TRITON_INTERPRET") == "1":
+    qwen_vl.register()
     speculation.register()
     triton_attention.register()
     triton_indices.register()

@@ -22,7 +22,14 @@ _DEFAULT_LIMIT = "200"
 
 def register() -> None:
     writer = _Writer()
-    after_import("sglang.srt.models.deepseek_v2", partial(_record_target, writer))
+    for module_name, model in (
+        ("sglang.srt.models.deepseek_v2", "DeepseekV2Model"),
+        ("sglang.srt.models.llama", "LlamaModel"),
+        ("sglang.srt.models.qwen2", "Qwen2Model"),
+        ("sglang.srt.models.qwen3", "Qwen3Model"),
+        ("sglang.srt.models.qwen3_vl", "Qwen3LLMModel"),
+    ):
+        after_import(module_name, partial(_record_target, writer, model))
     after_import("sglang.srt.models.kimi_k3", partial(_record_k3, writer))
     for module_name, drafter in (
         ("sglang.srt.models.llama_eagle3", "LlamaForCausalLMEagle3"),
@@ -70,9 +77,12 @@ class _Writer:
         self._written += 1
 
 
-def _record_target(writer: _Writer, module: Any) -> None:
-    """``DeepseekV2Model``: h[k] for every k, and the states that SGLang itself captured."""
-    model_class = module.DeepseekV2Model
+def _record_target(writer: _Writer, name: str, module: Any) -> None:
+    """A language model: h[k] for every k, and the states that SGLang itself captured."""
+    model_class = getattr(module, name)
+    if "forward" not in vars(model_class):
+        # An inherited one is recorded by its own class.
+        return
     original = model_class.forward
 
     @wraps(original)

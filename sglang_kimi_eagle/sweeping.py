@@ -30,8 +30,8 @@ NEW_CLASS = rule(
     "new-target-class",
     Severity.WARNING,
     "A class of this SGLang lacks methods that EAGLE-3 needs, although it has a capture loop "
-    "inside, and it is not among those that were looked at: it came with a newer release, or with a build "
-    "of one's own.",
+    "inside, and it is not among those that were looked at: it came with a newer release, or with "
+    "a build of one's own.",
     example="sglang-kimi-eagle sweep, on a release with a new model",
 )
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import wrapt
-
 from sglang_kimi_eagle.repairs import complete_partial_sums
 from sglang_kimi_eagle.states import States, show
 
@@ -112,6 +110,8 @@ def wrap_setter(cls: type, capture: StateCapture) -> None:
     """
     if not hasattr(cls, SETTER):
         raise CaptureFailed(f"wrap setter failed: {cls.__module__}.{cls.__name__} has no {SETTER}")
+    import wrapt
+
     present = vars(cls).get(SETTER)
     if not (isinstance(present, wrapt.FunctionWrapper) and present._self_wrapper is capture):
         wrapt.wrap_function_wrapper(cls, SETTER, capture)

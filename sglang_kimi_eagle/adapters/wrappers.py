@@ -14,8 +14,6 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import wrapt
-
 from sglang_kimi_eagle import upstream
 from sglang_kimi_eagle.adapters.base import Adapter, CannotServe, Reading
 from sglang_kimi_eagle.adapters.routes import (
@@ -270,6 +268,8 @@ def _asked_for(route: Route, text: Mapping[str, Any]) -> tuple[ModelClass, ...]:
 
 def _see_what_is_built(cls: type, route: Route) -> None:
     """Refuse, before weights are read, a wrapper that was built around another language model."""
+    import wrapt
+
     if isinstance(vars(cls).get("__init__"), wrapt.FunctionWrapper):
         return
 

@@ -168,7 +168,7 @@ def _after_scheduler(
     """
     result = wrapped(*args, **kwargs)
     runner, process.runner = process.runner, None
-    seen = process.capture.differs(runner.model) if runner is not None else None
+    seen = _differs(runner.model) if runner is not None else None
     if seen is not None:
         assert process.capture.states is not None
         lost = CAPTURE_LOST.found(
@@ -181,6 +181,14 @@ def _after_scheduler(
         report([lost])
         raise LaunchRefused([lost])
     return result
+
+
+def _differs(model: Any) -> str | None:
+    try:
+        return process.capture.differs(model)
+    except Exception as error:
+        # Of an adapter that was not made for this model.
+        return repr(error)
 
 
 def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | None = None) -> None:

@@ -27,6 +27,10 @@ class LayersToCapture:
         """Return the language model of a target: the object whose setter `StateCapture` wraps."""
         return getattr(model, "language_model", model)
 
+    def layers(self, language_model: Any) -> Sequence[Any]:
+        """Return its decoder layers: they are mended where captured states lack an all-reduce."""
+        return language_model.model.layers  # type: ignore[no-any-return]
+
     def put(self, language_model: Any, states: States) -> None:
         """Make ``language_model`` capture exactly ``states``, which are sorted and reachable."""
         language_model.model.layers_to_capture = list(states)
@@ -78,7 +82,7 @@ class StateCapture:
             )
         self.point.put(target, self.states)
         if self.mend_partial_sums:
-            complete_partial_sums(target.model.layers, self.states)
+            complete_partial_sums(self.point.layers(target), self.states)
 
     def differs(self, model: Any) -> str | None:
         """Tell how what a set-up ``model`` captures differs from the states; None if it does not.

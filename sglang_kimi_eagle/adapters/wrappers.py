@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sglang_kimi_eagle import upstream
@@ -164,6 +164,10 @@ class Wrapper(Adapter):
         if route is None or route.kind is not Kind.DELEGATE:
             return model
         return getattr(model, route.attribute)
+
+    def layers(self, language_model: Any) -> Sequence[Any]:
+        """Return the decoder layers of the model with the capture loop."""
+        return self._tower(language_model).layers  # type: ignore[no-any-return]
 
     def put(self, language_model: Any, states: States) -> None:
         """Name the states to the model that holds the layers, and mark those where it does so."""

@@ -21,15 +21,15 @@ class LanguageMethods:
     ) -> None:
         """Set the layers to capture for EAGLE3: id k is the prefix after k layers."""
         if self.pp_group.world_size > 1:
-            raise NotImplementedError("EAGLE3 aux hidden capture of Kimi-K3 requires PP=1.")
+            raise NotImplementedError("EAGLE3 aux hidden capture requires PP=1.")
         num_layers = self.config.num_hidden_layers
         if layer_ids is None:
             layer_ids = [2, num_layers // 2, num_layers - 3]
         if not all(1 <= layer_id <= num_layers for layer_id in layer_ids):
-            raise ValueError(f"EAGLE3 layer ids are 1 to {num_layers}, got {layer_ids}.")
+            raise ValueError(f"EAGLE3 layer ids are 1 to {num_layers}: {layer_ids}")
         if list(layer_ids) != sorted(set(layer_ids)):
             # Captures are packed in layer order, whatever the order of the ids.
-            raise ValueError(f"EAGLE3 layer ids must ascend, got {layer_ids}.")
+            raise ValueError(f"EAGLE3 layer ids must ascend: {layer_ids}")
         self.set_dspark_layers_to_capture([layer_id - 1 for layer_id in layer_ids])
         self.model.captures_prefix = True
 
@@ -54,19 +54,19 @@ class WrapperMethods:
     ) -> None:
         """Set the layers to capture for EAGLE3 speculative decoding."""
         if self.language_model is None:
-            raise AttributeError("EAGLE3 layer capture is not available in encoder-only mode")
+            raise AttributeError("EAGLE3 capture is not available in encoder-only mode")
         self.language_model.set_eagle3_layers_to_capture(layer_ids)
 
     def get_embed_and_head(self: Any) -> Tuple[torch.Tensor, torch.Tensor]:  # noqa: UP006
         """Get embedding and LM head weights for speculative decoding."""
         if self.language_model is None:
-            raise AttributeError("get_embed_and_head() is not available in encoder-only mode")
+            raise AttributeError("lm_head is not available in encoder-only mode")
         return self.language_model.get_embed_and_head()  # type: ignore[no-any-return]
 
     def set_embed_and_head(self: Any, embed: torch.Tensor, head: torch.Tensor) -> None:
         """Set embedding and LM head weights for speculative decoding."""
         if self.language_model is None:
-            raise AttributeError("set_embed_and_head() is not available in encoder-only mode")
+            raise AttributeError("lm_head is not available in encoder-only mode")
         self.language_model.set_embed_and_head(embed, head)
 
 

@@ -61,6 +61,8 @@ class K3TextConfig:
             "dtype": "bfloat16",
             "head_dim": self.qk_nope_head_dim + self.qk_rope_head_dim,
             "hidden_act": "situ",
+            # There are no experts; SGLang's CPU engine reads their size all the same.
+            "moe_intermediate_size": self.intermediate_size,
             "mla_use_nope": True,
             "mla_use_output_gate": True,
             "linear_attn_config": {

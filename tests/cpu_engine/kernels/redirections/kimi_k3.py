@@ -34,6 +34,8 @@ def _no_linear_layers(module: Any) -> None:
 def _mix_in_torch(module: Any) -> None:
     """``layers/attn_residual.py``: that file's own reference in place of its Triton kernels."""
     module._mix_fused = module.aggregate_stream_torch
+    # 0.5.17 and 0.5.18 ask the GPU first whether it has a faster kernel.
+    module._FAST_SUPPORTED = False
 
 
 def _no_streams(module: Any) -> None:

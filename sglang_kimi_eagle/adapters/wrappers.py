@@ -86,6 +86,16 @@ CHANGED = rule(
 )
 
 
+NOT_SERVED = rule(
+    "KE879",
+    "target-not-served",
+    Severity.NOTE,
+    "No adapter is for the target's class, so the plugin leaves its launches alone. What is said "
+    "of states and ids here holds for Kimi-K2.5.",
+    example="sglang-kimi-eagle doctor DRAFTER --target meta-llama/Llama-3.1-8B-Instruct",
+)
+
+
 class Wrapper(Adapter):
     """One class, adapted as its sources say."""
 
@@ -128,7 +138,8 @@ class Wrapper(Adapter):
 
     def readings(self, release: Release) -> Mapping[str, Release]:
         """Return the releases whose setter is known to be this one's; else two conventions."""
-        assert self._route is not None
+        if self._route is None:
+            return {release.version: release}
         modules = {_setter_module(inner) for inner in self._route.capable}
         if modules == {upstream.DEEPSEEK_MODULE}:
             return RELEASES
@@ -256,6 +267,18 @@ def hint(architecture: str, installation: upstream.Installation) -> list[Diagnos
             "length with what the drafter reaches elsewhere.",
         )
     ]
+
+
+def not_served(architecture: str, where: str) -> Diagnostic:
+    """Build the finding of a target that the plugin leaves alone."""
+    return NOT_SERVED.found(
+        f"The target's class is none that the plugin serves: {architecture or 'not named'}.",
+        where=f"{where}, config.json, architectures",
+        seen=architecture,
+        leads_to="A launch with it is left alone; states are given as for Kimi-K2.5.",
+        mend=f"If SGLang's class has a capture loop inside, set {ADAPT}; `sglang-kimi-eagle sweep` "
+        "tells.",
+    )
 
 
 def _asked_for(route: Route, text: Mapping[str, Any]) -> tuple[ModelClass, ...]:

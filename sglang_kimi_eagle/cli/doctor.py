@@ -11,6 +11,7 @@ import typer
 
 from sglang_kimi_eagle import launch, upstream
 from sglang_kimi_eagle.adapters import KIMI_K25, Adapter
+from sglang_kimi_eagle.adapters.wrappers import not_served
 from sglang_kimi_eagle.checks import Context, apply_settings, run_checks
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, status_of
@@ -124,8 +125,9 @@ def _examine(
     if drafter is None and arguments is not None:
         drafter, revision = arguments.draft_model_path, arguments.draft_model_revision
     described = _target(target, arguments, findings)
-    adapter = launch.adapter_for(described, settings, upstream.find_sglang()) or KIMI_K25
-    release, installed = _release(version, findings, adapter, described)
+    installation = upstream.find_sglang() if version is None else None
+    adapter = _adapter(described, settings, installation, findings)
+    release, installed = _release(version, installation, findings, adapter, described)
     checkpoint = _drafter(drafter, revision, findings)
     findings += run_checks(
         Context(checkpoint, described, arguments, release),
@@ -147,16 +149,39 @@ def _examine(
     )
 
 
+def _adapter(
+    target: Target | None,
+    settings: Settings,
+    installation: upstream.Installation | None,
+    findings: list[Diagnostic],
+) -> Adapter:
+    if target is None:
+        return KIMI_K25
+    # What no adapter knows can be looked at in an SGLang that is there.
+    found = (
+        target.adapter
+        if installation is None
+        else launch.adapter_for(target, settings, installation)
+    )
+    if found is None:
+        findings.append(not_served(target.architecture, target.location))
+    return found or KIMI_K25
+
+
 def _release(
-    version: str | None, findings: list[Diagnostic], adapter: Adapter, target: Target | None
+    version: str | None,
+    installation: upstream.Installation | None,
+    findings: list[Diagnostic],
+    adapter: Adapter,
+    target: Target | None,
 ) -> tuple[Release, bool]:
     assumed = adapter.table.get(version or NEWEST, RELEASES[version or NEWEST])
-    installation = upstream.find_sglang() if version is None else None
     if installation is None:
         return assumed, False
-    described = (target.architecture, target.config) if target is not None else (None, None)
-    inspection = upstream.inspect(
-        installation, adapter, *(described if adapter is not KIMI_K25 else ())
+    inspection = (
+        upstream.inspect(installation)
+        if target is None or adapter is KIMI_K25
+        else upstream.inspect(installation, adapter, target.architecture, target.config)
     )
     findings += inspection.findings
     return inspection.release or assumed, inspection.release is not None

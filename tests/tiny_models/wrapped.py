@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,16 @@ def glm_asr(folder: Path) -> Path:
 
 
 def kimi_vl(folder: Path) -> Path:
-    """Write a Kimi-VL with the language model of the shipped tiny Kimi-K2.5.
+    """Write a Kimi-VL: a wrapper around ``DeepseekV2ForCausalLM``, with queries of full rank.
 
-    So its drafters are accepted as they are there.
+    All else of its language model is the shipped tiny Kimi-K2.5's.
     """
     source = CHECKPOINTS / TARGET
     folder.mkdir(parents=True)
     for name in _COPIED:
         shutil.copy(source / name, folder / name)
     kimi = json.loads((source / "config.json").read_text())
+    text = kimi["text_config"]
     config = {
         **{key: kimi[key] for key in ("torch_dtype", "bos_token_id", "eos_token_id")},
         "architectures": ["KimiVLForConditionalGeneration"],
@@ -167,7 +168,7 @@ def kimi_vl(folder: Path) -> Path:
         "media_placeholder_token_id": kimi["media_placeholder_token_id"],
         "pad_token_id": kimi["pad_token_id"],
         "tie_word_embeddings": False,
-        "text_config": {**kimi["text_config"], "model_type": "deepseek_v3"},
+        "text_config": {**text, "model_type": "deepseek_v3", "q_lora_rank": None},
         "vision_config": {
             "model_type": "moonvit",
             "patch_size": 14,
@@ -181,19 +182,32 @@ def kimi_vl(folder: Path) -> Path:
         },
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    _copy_tensors(source / "model.safetensors", folder / "model.safetensors", "language_model.")
+    _copy_tensors(
+        source / "model.safetensors",
+        folder / "model.safetensors",
+        lambda name: name.startswith("language_model.") and ".self_attn.q_" not in name,
+    )
+    random = np.random.default_rng(1)
+    width = text["num_attention_heads"] * (text["qk_nope_head_dim"] + text["qk_rope_head_dim"])
+    queries = {
+        f"language_model.model.layers.{index}.self_attn.q_proj.weight": (
+            random.standard_normal((width, _HIDDEN)) / np.sqrt(_HIDDEN)
+        ).astype(np.float32)
+        for index in range(text["num_hidden_layers"])
+    }
+    save_file(queries, folder / "queries.safetensors", metadata={"format": "pt"})
     return folder
 
 
-def _copy_tensors(source: Path, target: Path, prefix: str) -> None:
-    """Copy the tensors whose names begin with ``prefix``, whatever their type (no torch here)."""
+def _copy_tensors(source: Path, target: Path, wanted: Callable[[str], bool]) -> None:
+    """Copy the tensors with a ``wanted`` name, whatever their type (no torch here)."""
     raw = source.read_bytes()
     begin = 8 + int.from_bytes(raw[:8], "little")
     header: dict[str, Any] = json.loads(raw[8:begin])
     kept: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = bytearray()
     for name, about in header.items():
-        if name.startswith(prefix):
+        if wanted(name):
             first, last = (begin + offset for offset in about["data_offsets"])
             kept[name] = {**about, "data_offsets": [len(data), len(data) + last - first]}
             data += raw[first:last]

@@ -82,7 +82,7 @@ class KimiK3(Adapter):
     name = "Kimi-K3"
     architectures = (WRAPPER, LANGUAGE)
     model_types = ("kimi_k3", "kimi_linear")
-    family = "kimi"
+    family = "k3"
     proved = PROVED
     checks = CHECKS
     table: Mapping[str, Release] = {

@@ -82,3 +82,8 @@ def test_context_and_pipeline_parallelism_are_refused(flag: str, code: str | Non
         if severity is Severity.ERROR
     }
     assert errors == ({code} if code else set())
+
+
+def test_a_drafter_of_an_older_kimi_is_warned_about() -> None:
+    assert "KE604" in found(changed(drafter(), base_model="moonshotai/Kimi-K2.5"))
+    assert "KE604" not in found(changed(drafter(), base_model="moonshotai/Kimi-K3"))

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from sglang_kimi_eagle import __version__, upstream
+from sglang_kimi_eagle.adapters import KIMI_K25, Adapter, CannotServe
 from sglang_kimi_eagle.capture import StateCapture
-from sglang_kimi_eagle.delegations import add_delegations
 from sglang_kimi_eagle.diagnostics import (
     Diagnostic,
     LaunchRefused,
@@ -69,7 +69,7 @@ CLASS_REPLACED = rule(
     "target-class-replaced",
     Severity.ERROR,
     "Another package has replaced the target's class by one that cannot serve an EAGLE-3 drafter. "
-    "The plugin adds the three methods to SGLang's own class only: what they would have to reach "
+    "The plugin adds methods to SGLang's own classes only: what they would have to reach "
     "in another one is not known.",
     example="SGLANG_EXTERNAL_MODEL_PACKAGE with a KimiK25ForConditionalGeneration of its own.",
 )
@@ -110,8 +110,6 @@ def activate(found_by: str) -> None:
     for module, callback in (
         (upstream.SERVER_ARGS_MODULE, _wrap_server_args),
         (upstream.RUNNER_MODULE, _wrap_model_runner),
-        (upstream.DEEPSEEK_MODULE, _wrap_setter),
-        (upstream.KIMI_MODULE, _add_methods),
         (upstream.SCHEDULER_MODULE, _wrap_scheduler),
     ):
         wrapt.register_post_import_hook(_guarded(callback), module)
@@ -128,16 +126,8 @@ def _guarded(callback: Callable[[ModuleType], None]) -> Callable[[ModuleType], N
         try:
             callback(module)
         except Exception as error:
-            process.failures.append(
-                PATCH_FAILED.found(
-                    f"{callback.__name__.strip('_').replace('_', ' ')} failed: {error}",
-                    where=module.__name__,
-                    seen=repr(error),
-                    leads_to="The server would run without this part of the plugin.",
-                    mend="Use an SGLang release that the plugin was tested on, or switch the "
-                    f"plugin off with {SWITCH}=0.",
-                )
-            )
+            what = f"{callback.__name__.strip('_').replace('_', ' ')} failed: {error}"
+            process.failures.append(_failed(what, module.__name__, repr(error)))
 
     return on_import
 
@@ -153,16 +143,8 @@ def _wrap_model_runner(module: ModuleType) -> None:
     wrapt.wrap_function_wrapper(module.ModelRunner, "__init__", _before_model)
 
 
-def _wrap_setter(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(module.DeepseekV2ForCausalLM, upstream.METHODS[0], process.capture)
-
-
 def _wrap_scheduler(module: ModuleType) -> None:
     wrapt.wrap_function_wrapper(module.Scheduler, "__init__", _after_scheduler)
-
-
-def _add_methods(module: ModuleType) -> None:
-    process.added = add_delegations(getattr(module, upstream.KIMI_CLASS))
 
 
 def _before_resolution(
@@ -193,7 +175,11 @@ def _before_model(
         process.runner = runner
     elif process.recorder is not None:
         process.recorder.draft = runner
-    return wrapped(*args, **kwargs)
+    try:
+        return wrapped(*args, **kwargs)
+    except CannotServe as problem:
+        report(list(problem.findings))
+        raise LaunchRefused(problem.findings) from problem
 
 
 def _after_scheduler(
@@ -206,7 +192,7 @@ def _after_scheduler(
     """
     result = wrapped(*args, **kwargs)
     runner, process.runner = process.runner, None
-    seen = process.capture.differs(runner.model) if runner is not None else None
+    seen = _differs(runner.model) if runner is not None else None
     if seen is not None:
         assert process.capture.states is not None
         lost = CAPTURE_LOST.found(
@@ -226,6 +212,14 @@ def _after_scheduler(
     return result
 
 
+def _differs(model: Any) -> str | None:
+    try:
+        return process.capture.differs(model)
+    except Exception as error:
+        # Of an adapter that was not made for this model.
+        return repr(error)
+
+
 def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | None = None) -> None:
     """Judge a launch; refuse it, or set up this process for it.
 
@@ -237,23 +231,27 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     from sglang_kimi_eagle.server_arguments import ServerArguments
 
     arguments = ServerArguments.from_sglang(server_args)
-    target = None
-    if arguments.speculative_algorithm:
-        target = launch.find_target(arguments, target_config)
-    if target is None or not launch.concerns(arguments, target):
+    if not launch.concerns(arguments):
         if os.environ.get(TRACE):
-            _nothing_traced("no EAGLE-3 launch of a Kimi-K2.5", read_settings())
+            _nothing_traced("no EAGLE-3 launch", read_settings())
         return
     settings = read_settings()
     installation = upstream.find_sglang()
     assert installation is not None
-    verdict = launch.judge(arguments, target, settings, installation)
+    target = launch.find_target(arguments, target_config)
+    adapter = launch.adapter_for(target, settings, installation)
+    if target is None:
+        return
+    if adapter is None:
+        _warn_of_missing_methods(arguments, target, settings, installation)
+        if settings.trace is not None:
+            _nothing_traced(f"a launch of {target.architecture}", settings)
+        return
+    verdict = launch.judge(arguments, target, settings, installation, adapter)
     findings = list(verdict.findings)
     if loading:
-        _import_kimi()
-        findings += apply_settings(process.failures, settings)
-        findings += _missing_methods()
-    if settings.trace is not None:
+        findings += apply_settings([*process.failures, *_install(adapter, target)], settings)
+    if settings.trace is not None and adapter is KIMI_K25:
         findings += _check_trace(settings, verdict, target, server_args, loading=loading)
     report(findings)
     if errors(findings):
@@ -265,9 +263,11 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     if verdict.wiring is not None:
         process.capture.states = verdict.wiring.states
         process.capture.mend_partial_sums = verdict.release.partial_sums
-    if settings.trace is not None:
+    if settings.trace is not None and adapter is KIMI_K25:
         _prepare_trace(settings, verdict, target, arguments)
-    log.info("%s", launch.log_line(verdict, process.added, __version__))
+    elif settings.trace is not None:
+        _nothing_traced(f"a launch of {target.architecture}", settings)
+    log.info("%s", launch.log_line(verdict, process.added, __version__, adapter))
 
 
 def _check_trace(
@@ -322,38 +322,64 @@ def _nothing_traced(seen: str, settings: Settings) -> None:
         raise LaunchRefused(findings)
 
 
-def _import_kimi() -> None:
-    """Import the target's module now: its hooks must have run before they are judged."""
-    importlib.import_module(upstream.KIMI_MODULE)
+def _warn_of_missing_methods(
+    arguments: ServerArguments,
+    target: Target,
+    settings: Settings,
+    installation: upstream.Installation,
+) -> None:
+    """Say that a target which is none of the plugin's could become one, and would fail without."""
+    from sglang_kimi_eagle import launch
+    from sglang_kimi_eagle.adapters import wrappers
+    from sglang_kimi_eagle.checks import apply_settings
+
+    if arguments.algorithm == launch.EAGLE3:
+        findings = apply_settings(wrappers.hint(target.architecture, installation), settings)
+        report(findings)
+        if errors(findings):
+            raise LaunchRefused(findings)
 
 
-def _missing_methods() -> list[Diagnostic]:
-    """Look at the class that SGLang takes for the target: another package may have replaced it."""
-    registry = importlib.import_module(upstream.REGISTRY_MODULE).ModelRegistry
-    cls, _ = registry.resolve_model_cls([upstream.KIMI_CLASS])
-    missing = [name for name in upstream.METHODS if not hasattr(cls, name)]
+def _install(adapter: Adapter, target: Target) -> list[Diagnostic]:
+    """Put in place what the target's classes need, before the model is built."""
+    name = target.architecture
+    where = adapter.name
+    try:
+        where = adapter.module_of(name)
+        process.added = tuple(adapter.install(name, process.capture)) or process.added
+        process.capture.point = adapter
+        registry = importlib.import_module(upstream.REGISTRY_MODULE).ModelRegistry
+        cls, _ = registry.resolve_model_cls([name])
+    except Exception as error:
+        return [_failed(str(error), where, repr(error))]
+    missing = [method for method in upstream.METHODS[:2] if not hasattr(cls, method)]
     if not missing:
         return []
-    if cls.__module__ != upstream.KIMI_MODULE:
-        return [
-            CLASS_REPLACED.found(
-                f"{cls.__name__} has no {', '.join(missing)}.",
-                where=cls.__module__,
-                seen=f"SGLang's own class is in {upstream.KIMI_MODULE}",
-                leads_to="SGLang fails after it has loaded all weights.",
-                mend="Derive the class from SGLang's, give it the three methods, or unset "
-                "SGLANG_EXTERNAL_MODEL_PACKAGE.",
-            )
-        ]
+    what = f"{name} has no {', '.join(missing)}"
+    if cls.__module__ == where:
+        return [_failed(what, where, "the class as adapted")]
     return [
-        PATCH_FAILED.found(
-            f"{upstream.KIMI_CLASS} has no {', '.join(missing)}.",
-            where=upstream.KIMI_MODULE,
-            seen="the class after the plugin's hook",
+        CLASS_REPLACED.found(
+            f"{what}.",
+            where=cls.__module__,
+            seen=f"SGLang's own class is in {where}",
             leads_to="SGLang fails after it has loaded all weights.",
-            mend=f"Use a tested SGLang release, or switch the plugin off with {SWITCH}=0.",
+            mend="Derive the class from SGLang's, give it the methods, or unset "
+            "SGLANG_EXTERNAL_MODEL_PACKAGE.",
         )
     ]
+
+
+def _failed(what: str, where: str, seen: str) -> Diagnostic:
+    return PATCH_FAILED.found(
+        f"{what}.",
+        where=where,
+        seen=seen,
+        leads_to="SGLang would fail after it has loaded all weights, or serve a drafter on other "
+        "states.",
+        mend="Use an SGLang release that the plugin was tested on, or switch the plugin off with "
+        f"{SWITCH}=0.",
+    )
 
 
 def report(findings: list[Diagnostic]) -> None:

@@ -80,12 +80,30 @@ _TORCHSPEC_K25_MLA: dict[str, Any] = {
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]},
 }
 
+
+def _k3(ids: list[int]) -> dict[str, Any]:
+    # TorchSpec's Kimi-K3 template has the fields of the one for Kimi-K2.5.
+    return {**_TORCHSPEC_K25_MLA, "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+
+
 KNOWN: tuple[KnownDrafter, ...] = (
     KnownDrafter(
         "lightseekorg/kimi-k2.5-eagle3-mla, kimi-k2.6-eagle3-mla",
         digest_of(_TORCHSPEC_K25_MLA, None),
         Convention.LAYER_INPUT,
         "as sglang#25454 says of lightseekorg/kimi-k2.5-eagle3-mla",
+    ),
+    KnownDrafter(
+        "lightseekorg/kimi-k3-eagle3-mla, kimi-k3-eagle3.1-mla",
+        digest_of(_k3([2, 46, 90]), None),
+        Convention.LAYER_INPUT,
+        "as SGLang's test of kimi-k3-eagle3.1-mla says: ids count completed layers from 1",
+    ),
+    KnownDrafter(
+        "a Kimi-K3 drafter as TorchSpec's template has it",
+        digest_of(_k3([1, 45, 89]), None),
+        Convention.LAYER_OUTPUT,
+        "TorchSpec's configs/draft_models/kimi_k3_eagle3_mla.json; exported as [2, 46, 90]",
     ),
 )
 

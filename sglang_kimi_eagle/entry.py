@@ -12,6 +12,9 @@ import os
 import sys
 from pathlib import Path
 
+SERVED = frozenset({"kimi_k25", "kimi_k3", "kimi_linear"})
+"""``model_type`` of the targets of the built-in adapters, which cannot be asked when they fail."""
+
 
 def plugin() -> None:
     """Activate the plugin: the entry point of the group ``sglang.srt.plugins``."""
@@ -23,7 +26,7 @@ def activate(found_by: str) -> None:
 
     Raises:
         SystemExit: status 3, when the plugin failed and the command line asks for EAGLE3 with a
-            target that is, or may be, Kimi-K2.5.
+            target that is, or may be, one of the plugin's.
     """
     try:
         from sglang_kimi_eagle.activation import activate as activate_here
@@ -36,7 +39,7 @@ def activate(found_by: str) -> None:
             "sglang-kimi-eagle: KE007 error: the plugin itself failed to load.\n"
             f"  where:    {found_by}, Python {sys.version.split()[0]} ({sys.executable})\n"
             f"  seen:     {error!r}\n"
-            "  leads to: an EAGLE-3 drafter for Kimi-K2.5 would be served without the plugin.\n"
+            "  leads to: an EAGLE-3 drafter for Kimi would be served without the plugin.\n"
             "  mend:     reinstall sglang-kimi-eagle with its dependencies, or switch it off "
             "with SGLANG_KIMI_EAGLE=0.\n"
         )
@@ -45,13 +48,15 @@ def activate(found_by: str) -> None:
 
 
 def needs_plugin(argv: list[str]) -> bool:
-    """Tell whether a launch command line asks for EAGLE3 with a target that may be Kimi-K2.5."""
+    """Tell whether a launch command line asks for EAGLE3 with what may be one of the targets."""
     words = [part for argument in argv for part in argument.split("=", 1)]
     for flag, value in itertools.pairwise(words):
         if flag == "--config":
             return b"eagle3" in _head(Path(value)).lower()
     if not any(word.upper() == "EAGLE3" for word in words):
         return False
+    if os.environ.get("SGLANG_KIMI_EAGLE_ADAPT", "").strip():
+        return True
     for flag, value in itertools.pairwise(words):
         if flag in ("--model-path", "--model"):
             return _may_be_kimi(Path(value) / "config.json")
@@ -68,7 +73,7 @@ def _may_be_kimi(config: Path) -> bool:
         model_type = json.loads(_head(config)).get("model_type")
     except (ValueError, AttributeError):
         return True
-    return bool(model_type == "kimi_k25")
+    return model_type in SERVED
 
 
 def _head(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_kimi_eagle import __version__, upstream
+from sglang_kimi_eagle.adapters.kimi_k25 import KIMI_CLASS
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.settings import Settings
 
@@ -73,7 +74,7 @@ class Environment:
         if self.inspection is None or self.inspection.release is None or not self.loaded_by:
             return ()
         release = self.inspection.release
-        changes = [f"add {upstream.KIMI_CLASS}.{name}" for name in self.inspection.missing_methods]
+        changes = [f"add {KIMI_CLASS}.{name}" for name in self.inspection.missing_methods]
         changes.append("capture the states that the drafter declares")
         if release.graphs_reset_ids:
             changes.append("keep the layer ids when CUDA graphs are captured")

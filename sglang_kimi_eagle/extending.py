@@ -6,7 +6,7 @@ module or object with functions marked by `hookimpl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -17,6 +17,7 @@ import pluggy
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 
 if TYPE_CHECKING:
+    from sglang_kimi_eagle.adapters import Adapter
     from sglang_kimi_eagle.catalogue import KnownDrafter
     from sglang_kimi_eagle.checks.context import Context
 
@@ -34,8 +35,22 @@ BROKEN = rule(
 )
 
 
+ADAPTERS_COLLIDE = rule(
+    "KE871",
+    "adapters-collide",
+    Severity.WARNING,
+    "Two adapters claim the same target class. The first one counts: this package's own, then "
+    "those of other packages.",
+    example="A package with an adapter for KimiK25ForConditionalGeneration.",
+)
+
+
 class Hooks:
     """What a package can add."""
+
+    @hookspec
+    def kimi_eagle_adapters(self) -> Iterable[Adapter]:  # type: ignore[empty-body]
+        """Return adapters: target models that the plugin serves, see `adapters`."""
 
     @hookspec
     def kimi_eagle_checks(self) -> Iterable[Callable[[Context], Iterable[Diagnostic]]]:  # type: ignore[empty-body]
@@ -57,16 +72,20 @@ class Extensions:
     checks: tuple[Callable[[Context], Iterable[Diagnostic]], ...]
     silenced: frozenset[str]
     known: tuple[KnownDrafter, ...]
+    adapters: Mapping[str, Adapter]
+    """The adapter of each target class."""
     findings: tuple[Diagnostic, ...]
 
 
 @lru_cache(maxsize=1)
 def extensions() -> Extensions:
     """Load every registered package and ask it for what it brings, once."""
+    from sglang_kimi_eagle.adapters import Adapter, builtin
     from sglang_kimi_eagle.catalogue import KnownDrafter
 
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
+    manager.register(builtin, name="builtin")
     findings: list[Diagnostic] = []
     for entry_point in metadata.entry_points(group=GROUP):
         try:
@@ -86,6 +105,16 @@ def extensions() -> Extensions:
             else:
                 yield from items
 
+    adapters: dict[str, Adapter] = {}
+    for adapter in brought(
+        manager.hook.kimi_eagle_adapters,
+        lambda item: isinstance(item, Adapter) and bool(item.name and item.architectures),
+    ):
+        for architecture in adapter.architectures:
+            first = adapters.setdefault(architecture, adapter)
+            if first is not adapter:
+                findings.append(_collision(architecture, first, adapter))
+
     return Extensions(
         tuple(brought(manager.hook.kimi_eagle_checks, callable)),
         frozenset(brought(manager.hook.kimi_eagle_silenced, lambda item: isinstance(item, str))),
@@ -95,6 +124,7 @@ def extensions() -> Extensions:
                 lambda item: isinstance(item, KnownDrafter),
             )
         ),
+        adapters,
         tuple(findings),
     )
 
@@ -106,9 +136,24 @@ def known_drafters() -> Sequence[KnownDrafter]:
     return [*KNOWN, *extensions().known]
 
 
+def adapters() -> Mapping[str, Adapter]:
+    """Return the registered adapters, by the class of their target."""
+    return extensions().adapters
+
+
 def silenced() -> frozenset[str]:
     """Return the codes that other packages silence."""
     return extensions().silenced
+
+
+def _collision(architecture: str, first: Adapter, second: Adapter) -> Diagnostic:
+    return ADAPTERS_COLLIDE.found(
+        f"Two adapters claim {architecture}.",
+        where=f"{type(second).__module__}.{type(second).__qualname__}",
+        seen=f"{first.name} and {second.name}",
+        leads_to=f"That of {first.name} is used.",
+        mend="Uninstall the package of the other one, or rename the class that it is for.",
+    )
 
 
 def _broken(where: str, error: BaseException) -> Diagnostic:

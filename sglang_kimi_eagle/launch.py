@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_kimi_eagle import catalogue, extending, hub, provenance, upstream
+from sglang_kimi_eagle.adapters import KIMI_K25, Adapter, wrappers
+from sglang_kimi_eagle.adapters.base import broken_adapter
 from sglang_kimi_eagle.checks import Context, apply_settings, run_checks, unknown_codes
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
-from sglang_kimi_eagle.releases import Release
+from sglang_kimi_eagle.releases import RELEASES, Release
 from sglang_kimi_eagle.server_arguments import ServerArguments
 from sglang_kimi_eagle.settings import Settings
 from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target, target_of
@@ -33,13 +35,23 @@ class Verdict:
     findings: tuple[Diagnostic, ...]
 
 
-def concerns(arguments: ServerArguments, target: Target | None) -> bool:
-    """Tell whether the plugin has anything to say: speculation with a Kimi-K2.5 target."""
-    return (
-        target is not None
-        and target.is_kimi_k25
-        and (arguments.algorithm == EAGLE3 or arguments.algorithm in MISTAKEN)
+def adapter_for(
+    target: Target | None, settings: Settings, installation: upstream.Installation | None
+) -> Adapter | None:
+    """Return the adapter of a target: a registered one, or that of a wrapper that may be adapted.
+
+    None means that the plugin has nothing to say of launches with this target.
+    """
+    if target is None:
+        return None
+    return target.adapter or wrappers.adapter_for(
+        target.architecture, settings, installation.version if installation else None
     )
+
+
+def concerns(arguments: ServerArguments) -> bool:
+    """Tell whether the plugin has anything to say of a launch with one of its targets."""
+    return arguments.algorithm == EAGLE3 or arguments.algorithm in MISTAKEN
 
 
 def find_target(arguments: ServerArguments, config: dict[str, Any] | None = None) -> Target | None:
@@ -66,11 +78,16 @@ def judge(
     target: Target,
     settings: Settings,
     installation: upstream.Installation,
+    adapter: Adapter = KIMI_K25,
 ) -> Verdict:
     """Judge a launch that `concerns` the plugin."""
-    inspection = upstream.inspect(installation)
+    try:
+        inspection = upstream.inspect(installation, adapter, target.architecture, target.config)
+        release = inspection.release
+        readings = adapter.readings(release) if release is not None else {}
+    except Exception as error:
+        return Verdict(None, None, (broken_adapter(adapter, error),))
     findings = [*settings.findings, *unknown_codes(settings), *inspection.findings]
-    release = inspection.release
     wiring: Wiring | None = None
     if release is not None:
         drafter, unreadable = _drafter_of(arguments)
@@ -81,13 +98,19 @@ def judge(
             dataclasses.replace(settings, strict=False),
         )
         if drafter is not None and arguments.algorithm == EAGLE3:
-            wiring = wiring_of(drafter, target.num_layers, release, settings)
+            wiring = wiring_of(drafter, target.num_layers, release, settings, readings)
             findings += wiring.findings
     findings = apply_settings(findings, settings)
     return Verdict(release, wiring, tuple(findings))
 
 
-def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Settings) -> Wiring:
+def wiring_of(
+    drafter: Drafter,
+    num_layers: int,
+    release: Release,
+    settings: Settings,
+    readings: Mapping[str, Release] = RELEASES,
+) -> Wiring:
     """Resolve the wiring of a drafter that was read."""
     d2t = drafter.read_tensor("d2t").tobytes() if drafter.can_read("d2t") else None
     return resolve(
@@ -97,6 +120,7 @@ def wiring_of(drafter: Drafter, num_layers: int, release: Release, settings: Set
         override=settings.states,
         known=catalogue.lookup(drafter.config, d2t, extending.known_drafters()),
         provenance=provenance.evidence_of(drafter.config, drafter.tensors),
+        readings=readings,
         where=str(drafter.folder / "config.json"),
     )
 
@@ -111,12 +135,15 @@ def _drafter_of(arguments: ServerArguments) -> tuple[Drafter | None, tuple[Diagn
         return None, error.findings
 
 
-def log_line(verdict: Verdict, added: Iterable[str], version: str) -> str:
+def log_line(
+    verdict: Verdict, added: Iterable[str], version: str, adapter: Adapter = KIMI_K25
+) -> str:
     """Say in one line what the plugin does in a process that loads a model."""
     release, wiring = verdict.release, verdict.wiring
     assert release is not None
     names = list(added)
-    methods = f"added {', '.join(names)}" if names else "all three methods already there"
+    there = "all three methods" if adapter is KIMI_K25 else "the methods"
+    methods = f"added {', '.join(names)}" if names else f"{there} already there"
     mended = [
         text
         for has_it, text in (
@@ -128,7 +155,8 @@ def log_line(verdict: Verdict, added: Iterable[str], version: str) -> str:
     captures = "nothing (not an EAGLE-3 launch)" if wiring is None else wiring.label
     if wiring is not None and wiring.reason is Reason.NOT_CAPTURED:
         captures = "nothing (use_aux_hidden_state is false)"
+    target = "" if adapter is KIMI_K25 else f"{adapter.name}; "
     return (
-        f"sglang-kimi-eagle {version}: sglang {release.version}; {methods}; "
+        f"sglang-kimi-eagle {version}: sglang {release.version}; {target}{methods}; "
         f"mended: {', '.join(mended) or 'nothing to mend'}; captures {captures}"
     )

@@ -21,9 +21,13 @@ class SetterRule(str, enum.Enum):
     """0.5.9 - 0.5.12.post1."""
     OUTPUT_IF_FIRST_IS_ONE = "h[k+1] when the first id is 1, otherwise h[k]"
     """0.5.13 and later (sglang#25454)."""
+    ALWAYS_INPUT = "every id k is h[k]"
+    """No setter of the table; that of a target for which the plugin brings the setter."""
 
     def convention(self, ids: Sequence[LayerId]) -> Convention:
         """Return the convention that this rule reads ``ids`` under."""
+        if self is SetterRule.ALWAYS_INPUT:
+            return Convention.LAYER_INPUT
         if self is SetterRule.ALWAYS_OUTPUT or (len(ids) > 0 and ids[0] == 1):
             return Convention.LAYER_OUTPUT
         return Convention.LAYER_INPUT
@@ -47,6 +51,8 @@ class Release:
     """A captured state may lack its all-reduce under FlashInfer fusion with TP > 1 (defect B)."""
     mla_drafter: bool
     """``Eagle3DeepseekV2ForCausalLM`` is registered."""
+    captures_last: bool = False
+    """h[n] can be captured: for targets that are captured after a layer, not before one."""
 
     def stock_states(self, ids: Sequence[LayerId] | None, num_layers: int) -> States:
         """Return what unmodified SGLang captures for the nested ``ids`` of a draft config.
@@ -62,9 +68,12 @@ class Release:
     def reachable(self, num_layers: int) -> range:
         """Return the states that this release can capture.
 
-        h[n] is never one: ``DeepseekV2Model.forward`` captures before layer i, for i in 0..n-1.
+        For Kimi-K2.5 h[n] is never one: ``DeepseekV2Model.forward`` captures before layer i, for
+        i in 0..n-1.
         """
-        return range(0 if self.captures_embedding else 1, num_layers)
+        return range(
+            0 if self.captures_embedding else 1, num_layers + (1 if self.captures_last else 0)
+        )
 
 
 def _row(

@@ -43,6 +43,8 @@ class ServerArguments:
     context_length: int | None = None
     page_size: int | None = None
     pp_size: int = 1
+    dcp_size: int = 1
+    """Decode context parallelism, 0.5.17 and later."""
     enable_dp_attention: bool = False
     enable_two_batch_overlap: bool = False
     enable_return_hidden_states: bool = False
@@ -150,11 +152,12 @@ _ATTRIBUTES = {
     "context_length": "context_length",
     "page_size": "page_size",
     "pp_size": "pp_size",
+    "dcp_size": "dcp_size",
     "enable_dp_attention": "enable_dp_attention",
     "enable_two_batch_overlap": "enable_two_batch_overlap",
     "enable_return_hidden_states": "enable_return_hidden_states",
 }
-"""Field -> attribute of ``ServerArgs``: the same in every release 0.5.9 - 0.5.23."""
+"""Field -> attribute of ``ServerArgs``: the same in every release 0.5.9 - 0.5.23 that has it."""
 
 _FLAGS: dict[str, tuple[tuple[str, ...], type]] = {
     "model_path": (("--model-path", "--model"), str),
@@ -176,6 +179,7 @@ _FLAGS: dict[str, tuple[tuple[str, ...], type]] = {
     "context_length": (("--context-length",), int),
     "page_size": (("--page-size",), int),
     "pp_size": (("--pipeline-parallel-size", "--pp-size"), int),
+    "dcp_size": (("--decode-context-parallel-size", "--dcp-size"), int),
     "enable_dp_attention": (("--enable-dp-attention",), bool),
     "enable_two_batch_overlap": (("--enable-two-batch-overlap",), bool),
     "enable_return_hidden_states": (("--enable-return-hidden-states",), bool),

@@ -18,6 +18,7 @@ STATES = "SGLANG_KIMI_EAGLE_STATES"
 STRICT = "SGLANG_KIMI_EAGLE_STRICT"
 IGNORE = "SGLANG_KIMI_EAGLE_IGNORE"
 TRACE = "SGLANG_KIMI_EAGLE_TRACE"
+ADAPT = "SGLANG_KIMI_EAGLE_ADAPT"
 
 BAD_SETTING = rule(
     "KE010",
@@ -51,6 +52,8 @@ class Settings:
     """``SGLANG_KIMI_EAGLE_IGNORE``: codes of findings to silence."""
     trace: TraceRequest | None = None
     """``SGLANG_KIMI_EAGLE_TRACE``: what to record, and where to."""
+    adapt: frozenset[str] = frozenset()
+    """``SGLANG_KIMI_EAGLE_ADAPT``: target classes of SGLang to serve beside those of adapters."""
     findings: tuple[Diagnostic, ...] = ()
     """What was wrong with the variables themselves."""
 
@@ -67,6 +70,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             code.strip().upper() for code in environ.get(IGNORE, "").split(",") if code.strip()
         ),
         trace=_trace(environ, findings),
+        adapt=_class_names(environ, findings),
         findings=tuple(findings),
     )
 
@@ -131,6 +135,21 @@ def _trace(environ: Mapping[str, str], findings: list[Diagnostic]) -> TraceReque
             )
         )
         return None
+
+
+def _class_names(environ: Mapping[str, str], findings: list[Diagnostic]) -> frozenset[str]:
+    names = [name.strip() for name in environ.get(ADAPT, "").split(",") if name.strip()]
+    if all(name.isascii() and name.isidentifier() for name in names):
+        return frozenset(names)
+    findings.append(
+        BAD_SETTING.found(
+            f"{ADAPT} must be names of SGLang's model classes with commas between them.",
+            where=f"environment, {ADAPT}",
+            seen=repr(environ[ADAPT])[:200],
+            mend=f"Set, for example, {ADAPT}=Qwen2AudioForConditionalGeneration, or unset it.",
+        )
+    )
+    return frozenset()
 
 
 def parse_states(text: str) -> States | None:

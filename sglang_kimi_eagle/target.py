@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_kimi_eagle import extending
+from sglang_kimi_eagle.adapters.base import Adapter, text_config
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.drafter import UnreadableDrafter, read_config
 from sglang_kimi_eagle.drafter.document import brief
 from sglang_kimi_eagle.drafter.values import token_ids, whole
-
-KIMI_K25 = "KimiK25ForConditionalGeneration"
 
 TARGET_SHAPE = rule(
     "KE118",
@@ -53,9 +54,9 @@ class Target:
     """Of the hub, as the user gave it."""
 
     @property
-    def is_kimi_k25(self) -> bool:
-        """Whether it is served by SGLang's Kimi-K2.5 class (K2.5, K2.6, K2.7)."""
-        return self.architecture == KIMI_K25
+    def adapter(self) -> Adapter | None:
+        """The registered adapter that serves it; None when it is none of the plugin's targets."""
+        return extending.adapters().get(self.architecture)
 
 
 def read_target(location: str, revision: str | None = None) -> Target:
@@ -73,9 +74,15 @@ def read_target(location: str, revision: str | None = None) -> Target:
 
 def target_of(config: dict[str, Any], location: str) -> Target:
     """Interpret a target's config; raises as `read_target`."""
-    text: Mapping[str, Any] = config
-    if isinstance(config.get("text_config"), dict):
-        text = config["text_config"]
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    architecture = names[0] if names and isinstance(names[0], str) else ""
+    adapter = extending.adapters().get(architecture)
+    text = text_config(config)
+    if adapter is not None:
+        # An adapter that fails here is reported when the launch is judged.
+        with contextlib.suppress(Exception):
+            text = dict(adapter.text_config(config))
     sizes = [whole(text, key) for key in ("num_hidden_layers", "hidden_size", "vocab_size")]
     num_layers, hidden_size, vocab_size = sizes
     if num_layers is None or hidden_size is None or vocab_size is None:
@@ -89,12 +96,10 @@ def target_of(config: dict[str, Any], location: str) -> Target:
             mend="Give the folder of the target itself.",
         )
         raise UnreadableTarget([finding])
-    architectures = config.get("architectures")
-    names = architectures if isinstance(architectures, list) else []
     return Target(
         location=location,
         config=config,
-        architecture=names[0] if names and isinstance(names[0], str) else "",
+        architecture=architecture,
         model_type=str(config.get("model_type", "")),
         num_layers=num_layers,
         hidden_size=hidden_size,

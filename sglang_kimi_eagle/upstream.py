@@ -11,22 +11,25 @@ import copy
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release, SetterRule
 from sglang_kimi_eagle.states import default_states
 
+if TYPE_CHECKING:
+    from sglang_kimi_eagle.adapters import Adapter
+
 METHODS = ("set_eagle3_layers_to_capture", "get_embed_and_head", "set_embed_and_head")
 """The three methods that an EAGLE-3 target must have, in the order they are called."""
 
-KIMI_MODULE = "sglang.srt.models.kimi_k25"
-KIMI_CLASS = "KimiK25ForConditionalGeneration"
 DEEPSEEK_MODULE = "sglang.srt.models.deepseek_v2"
+DEEPSEEK_CLASS = "DeepseekV2ForCausalLM"
 SERVER_ARGS_MODULE = "sglang.srt.server_args"
 RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
 SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
@@ -99,7 +102,10 @@ RELIANCES: tuple[Reliance, ...] = (
         ("Scheduler.__init__",),
         "to see that the states are captured before anything is served",
     ),
-    Reliance(KIMI_MODULE, (KIMI_CLASS,), "the class that gets the three methods"),
+)
+"""What every target needs of the engine."""
+
+DEEPSEEK_RELIANCES: tuple[Reliance, ...] = (
     Reliance(
         REGISTRY_MODULE,
         ("_ModelRegistry.resolve_model_cls",),
@@ -107,28 +113,30 @@ RELIANCES: tuple[Reliance, ...] = (
     ),
     Reliance(
         DEEPSEEK_MODULE,
-        ("DeepseekV2ForCausalLM.set_eagle3_layers_to_capture",),
+        (f"{DEEPSEEK_CLASS}.set_eagle3_layers_to_capture",),
         "to make the target capture states",
     ),
     Reliance(
         DEEPSEEK_MODULE,
-        ("DeepseekV2ForCausalLM.get_embed_and_head",),
+        (f"{DEEPSEEK_CLASS}.get_embed_and_head",),
         "to share the target's embedding and head with the draft model",
     ),
     Reliance(
         DEEPSEEK_MODULE,
-        ("DeepseekV2ForCausalLM.set_embed_and_head",),
+        (f"{DEEPSEEK_CLASS}.set_embed_and_head",),
         "to share the target's embedding and head with the draft model",
     ),
     Reliance(DEEPSEEK_MODULE, ("DeepseekV2Model.forward",), "the loop that captures states"),
 )
+"""What targets with DeepSeek's language model, such as Kimi-K2.5, need beside."""
 
 
 class Sources:
     """The parsed source files of one SGLang package folder."""
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, package: Path, version: str = "unknown") -> None:
         self.package = package
+        self.version = version
         self._trees: dict[str, ast.Module | None] = {}
 
     def tree(self, module: str) -> ast.Module | None:
@@ -172,7 +180,7 @@ class Inspection:
     """Its behaviour; None when something relied on has moved."""
     findings: tuple[Diagnostic, ...] = ()
     missing_methods: tuple[str, ...] = ()
-    """Those of `METHODS` that the Kimi wrapper lacks."""
+    """Those of `METHODS` that the target's class lacks."""
 
 
 @dataclass(frozen=True)
@@ -212,54 +220,70 @@ def _version() -> str:
         return "unknown"
 
 
-def inspect(installation: Installation) -> Inspection:
-    """Read what an SGLang does from its sources."""
-    sources = Sources(installation.package)
+def inspect(
+    installation: Installation,
+    adapter: Adapter | None = None,
+    architecture: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Inspection:
+    """Read what an SGLang does with a target from its sources.
+
+    Args:
+        installation: the SGLang.
+        adapter: the target's; that of Kimi-K2.5 by default.
+        architecture: the target's class; the adapter's first by default.
+        config: the target's decoded config, where there is a target.
+    """
+    from sglang_kimi_eagle.adapters import KIMI_K25, CannotServe
+
+    adapter = adapter or KIMI_K25
+    architecture = architecture or adapter.architectures[0]
     version = installation.version
-    findings = list(_moved(sources, version))
-    missing = tuple(
-        name for name in METHODS if sources.find(KIMI_MODULE, f"{KIMI_CLASS}.{name}") is None
-    )
+    sources = Sources(installation.package, version)
+    findings = list(_moved(sources, (*RELIANCES, *adapter.reliances(architecture))))
+    missing = adapter.missing(sources, architecture)
     if findings:
         return Inspection(version, installation.package, None, tuple(findings), missing)
-    setter_rule = _setter_rule(sources)
-    inline = _captures_inline(sources)
-    if setter_rule is None or inline is None:
-        findings.append(
-            UNKNOWN_RULE.found(
-                "The way this SGLang turns layer ids into states is not known.",
-                where=f"sglang {version}, {sources.path(DEEPSEEK_MODULE)}",
-                seen="set_eagle3_layers_to_capture and layers_to_capture differ from every "
-                f"release {OLDEST} - {NEWEST}",
-                leads_to="The drafter might be fed other states than it was trained on.",
-                mend=f"Use SGLang {OLDEST} - {NEWEST}, or a newer sglang-kimi-eagle; "
-                "SGLANG_KIMI_EAGLE=0 switches the plugin off.",
-            )
-        )
-        return Inspection(version, installation.package, None, tuple(findings), missing)
+    try:
+        reading = adapter.read(sources, architecture, config)
+    except CannotServe as problem:
+        return Inspection(version, installation.package, None, problem.findings, missing)
     release = Release(
         version=version,
         wrapper_methods=not missing,
         plugin_framework=installation.has_plugin_framework,
-        setter_rule=setter_rule,
-        captures_embedding=not inline,
+        setter_rule=reading.setter_rule,
+        captures_embedding=reading.captures_embedding,
         graphs_reset_ids=_graphs_reset_ids(sources),
-        partial_sums=inline and _defers_all_reduce(sources) and not _completes_sums(sources),
+        partial_sums=reading.partial_sums,
         mla_drafter=sources.find("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM")
         is not None,
+        captures_last=reading.captures_last,
     )
-    findings += _compare(release)
+    findings += _compare(release, adapter.table.get(version))
     return Inspection(version, installation.package, release, tuple(findings), missing)
 
 
-def _moved(sources: Sources, version: str) -> Iterator[Diagnostic]:
-    for reliance in RELIANCES:
+def unknown_rule(sources: Sources, module: str, seen: str) -> Diagnostic:
+    """Build the finding that says that a setter's rule is not known."""
+    return UNKNOWN_RULE.found(
+        "The way this SGLang turns layer ids into states is not known.",
+        where=f"sglang {sources.version}, {sources.path(module)}",
+        seen=seen,
+        leads_to="The drafter might be fed other states than it was trained on.",
+        mend=f"Use SGLang {OLDEST} - {NEWEST}, or a newer sglang-kimi-eagle; "
+        "SGLANG_KIMI_EAGLE=0 switches the plugin off.",
+    )
+
+
+def _moved(sources: Sources, reliances: Iterable[Reliance]) -> Iterator[Diagnostic]:
+    for reliance in reliances:
         if any(sources.find(reliance.module, name) for name in reliance.attributes):
             continue
         wanted = " or ".join(reliance.attributes)
         yield MOVED.found(
             f"{reliance.module} has no {wanted}.",
-            where=f"sglang {version}, {sources.path(reliance.module)}",
+            where=f"sglang {sources.version}, {sources.path(reliance.module)}",
             seen=f"not found in the source; every release {OLDEST} - {NEWEST} has it",
             leads_to=f"The plugin needs it {reliance.purpose}; without it nothing is patched.",
             mend=f"Use SGLang {OLDEST} - {NEWEST}, or a newer sglang-kimi-eagle; "
@@ -267,9 +291,8 @@ def _moved(sources: Sources, version: str) -> Iterator[Diagnostic]:
         )
 
 
-def _compare(release: Release) -> Iterator[Diagnostic]:
-    row = RELEASES.get(release.version)
-    if row is None:
+def _compare(release: Release, row: Release | None) -> Iterator[Diagnostic]:
+    if release.version not in RELEASES:
         yield UNKNOWN_RELEASE.found(
             f"SGLang {release.version} is not in the table of releases.",
             where="sglang",
@@ -277,7 +300,7 @@ def _compare(release: Release) -> Iterator[Diagnostic]:
             leads_to=f"Layer ids are read as its sources do: {release.setter_rule.value}.",
             mend="Compare the acceptance length with a tested release, or upgrade the plugin.",
         )
-    elif row != release:
+    elif row is not None and row != release:
         differing = [
             f"{name}: {getattr(release, name)!r} instead of {getattr(row, name)!r}"
             for name in Release.__dataclass_fields__
@@ -295,29 +318,31 @@ def _compare(release: Release) -> Iterator[Diagnostic]:
 _PROBES = ([2, 30, 58], [1, 29, 57], [0, 5, 9], [3, 1, 7], [7])
 
 
-def _setter_rule(sources: Sources) -> SetterRule | None:
-    """Find the rule by running SGLang's own setter on a stand-in for the model.
+def setter_rule(setter: ast.AST | None) -> SetterRule | None:
+    """Find the rule of a ``set_eagle3_layers_to_capture`` by running it on a stand-in.
 
     The function is compiled alone from its source, so that the whole module (torch, kernels) is
-    not needed.
+    not needed.  None when it is no rule of the table.
     """
-    node = sources.find(DEEPSEEK_MODULE, "DeepseekV2ForCausalLM.set_eagle3_layers_to_capture")
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(setter, ast.FunctionDef):
         return None
-    setter = _compile(node)
+    function = compiled(setter)
     layers = 61
-    if _captured(setter, None, layers) != list(default_states(layers)):
+    if _captured(function, None, layers) != list(default_states(layers)):
         return None
-    for candidate in SetterRule:
+    # No setter of SGLang is known to read every id as h[k], and these probes would not tell it from
+    # one that looks elsewhere than at the first id.
+    for candidate in (SetterRule.ALWAYS_OUTPUT, SetterRule.OUTPUT_IF_FIRST_IS_ONE):
         if all(
-            _captured(setter, ids, layers) == [k + candidate.convention(ids).shift for k in ids]
+            _captured(function, ids, layers) == [k + candidate.convention(ids).shift for k in ids]
             for ids in _PROBES
         ):
             return candidate
     return None
 
 
-def _compile(node: ast.FunctionDef) -> Callable[..., object]:
+def compiled(node: ast.FunctionDef) -> Callable[..., object]:
+    """Compile a function alone from its source: without the globals of its module."""
     bare = copy.deepcopy(node)
     bare.decorator_list, bare.returns = [], None
     for argument in bare.args.args:
@@ -338,6 +363,8 @@ def _captured(
     model = types.SimpleNamespace(
         layers_to_capture=[], layers=layers, start_layer=0, end_layer=num_layers
     )
+    # Of models of experts, which mark their layers beside.
+    model.set_eagle3_layers_to_capture = lambda ids: setattr(model, "layers_to_capture", list(ids))
     target = types.SimpleNamespace(
         pp_group=types.SimpleNamespace(is_last_rank=True),
         config=types.SimpleNamespace(num_hidden_layers=num_layers),
@@ -351,41 +378,48 @@ def _captured(
     return list(model.layers_to_capture) if target.capture_aux_hidden_states else None
 
 
-def _captures_inline(sources: Sources) -> bool | None:
-    """Tell whether the model adds hidden_states and residual itself before a captured layer.
+def captures_inline(forward: ast.AST) -> bool | None:
+    """Tell whether a model adds hidden_states and residual itself before a captured layer.
 
     None when its forward does not look at ``layers_to_capture`` at all.
     """
-    forward = sources.find(DEEPSEEK_MODULE, "DeepseekV2Model.forward")
-    if forward is None or not any(
-        isinstance(node, ast.Attribute) and node.attr == "layers_to_capture"
-        for node in ast.walk(forward)
-    ):
+    if not mentions(forward, "layers_to_capture"):
         return None
-    return any(
-        isinstance(test, ast.If)
-        and _mentions(test.test, "layers_to_capture")
-        and any(
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Add)
-            and _is_name(node.left, "hidden_states")
-            and _is_name(node.right, "residual")
-            for node in ast.walk(test)
-        )
-        for test in ast.walk(forward)
-    )
+    return any(True for _ in _inline_sums(forward))
 
 
-def _defers_all_reduce(sources: Sources) -> bool:
+def sums_are_guarded(forward: ast.AST) -> bool:
+    """Tell whether such sums are taken only where there is a residual, so that h[0] works."""
+    guarded = {
+        id(node)
+        for choice in ast.walk(forward)
+        if isinstance(choice, ast.IfExp) and _mentions_name(choice.test, "residual")
+        for node in ast.walk(choice)
+    }
+    return all(id(node) in guarded for node in _inline_sums(forward))
+
+
+def _inline_sums(forward: ast.AST) -> Iterator[ast.AST]:
+    for test in ast.walk(forward):
+        if isinstance(test, ast.If) and mentions(test.test, "layers_to_capture"):
+            for node in ast.walk(test):
+                if (
+                    isinstance(node, ast.BinOp)
+                    and isinstance(node.op, ast.Add)
+                    and _is_name(node.left, "hidden_states")
+                    and _is_name(node.right, "residual")
+                ):
+                    yield node
+
+
+def defers_all_reduce(layers: ast.AST) -> bool:
     """Tell whether a decoder layer may leave its all-reduce to the next layer's norm."""
-    layer = sources.find(DEEPSEEK_MODULE, "DeepseekV2DecoderLayer.forward")
-    return layer is not None and _mentions(layer, "should_fuse_mlp_allreduce_with_next_layer")
+    return mentions(layers, "should_fuse_mlp_allreduce_with_next_layer")
 
 
-def _completes_sums(sources: Sources) -> bool:
-    """Tell whether the setter itself mends partial sums, as the patched releases do."""
-    setter = sources.find(DEEPSEEK_MODULE, "DeepseekV2ForCausalLM.set_eagle3_layers_to_capture")
-    return setter is not None and _mentions(setter, "is_last_layer")
+def completes_sums(setter: ast.AST) -> bool:
+    """Tell whether a setter itself mends partial sums, as the patched releases do."""
+    return mentions(setter, "is_last_layer")
 
 
 def _graphs_reset_ids(sources: Sources) -> bool:
@@ -401,7 +435,8 @@ def _graphs_reset_ids(sources: Sources) -> bool:
     )
 
 
-def _mentions(tree: ast.AST, attribute: str) -> bool:
+def mentions(tree: ast.AST, attribute: str) -> bool:
+    """Tell whether an attribute of this name is looked at anywhere below ``tree``."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == attribute for node in ast.walk(tree)
     )
@@ -409,3 +444,7 @@ def _mentions(tree: ast.AST, attribute: str) -> bool:
 
 def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def _mentions_name(tree: ast.AST, name: str) -> bool:
+    return any(_is_name(node, name) for node in ast.walk(tree))

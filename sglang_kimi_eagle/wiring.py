@@ -278,6 +278,7 @@ def resolve(
     override: States | None = None,
     known: Evidence | None = None,
     provenance: Evidence | None = None,
+    readings: Mapping[str, Release] = RELEASES,
     where: str = "config.json",
 ) -> Wiring:
     """Resolve the states that the drafter of ``config`` gets on ``release``.
@@ -289,6 +290,7 @@ def resolve(
         override: states asked for by the user, in ascending order.
         known: what the catalogue knows of this very drafter.
         provenance: what a mark left by the trainer proves.
+        readings: who reads such ids how: the releases of the table, or what an adapter says.
         where: the config's name in messages.
     """
     declared = read_ids(config, where)
@@ -304,7 +306,7 @@ def resolve(
         return _not_captured(declared, override, findings, where)
 
     states, reason, explanation = _decide(
-        declared, num_layers, release, override, known, provenance, findings, where
+        declared, num_layers, release, override, known, provenance, readings, findings, where
     )
     expected = len(declared.effective) if declared.effective else 3
     if override is not None and len(override) != expected:
@@ -331,6 +333,7 @@ def _decide(
     override: States | None,
     known: Evidence | None,
     provenance: Evidence | None,
+    readings: Mapping[str, Release],
     findings: list[Diagnostic],
     where: str,
 ) -> tuple[States, Reason, str]:
@@ -368,11 +371,8 @@ def _decide(
             Reason.AMBIGUOUS,
             f"ids {list(ids)} stand at the top level only; this release's own reading is kept",
         )
-    readings = {release.stock_states(ids, num_layers)} | {
-        other.stock_states(ids, num_layers) for other in RELEASES.values()
-    }
     own = release.stock_states(ids, num_layers)
-    if len(readings) == 1:
+    if all(other.stock_states(ids, num_layers) == own for other in readings.values()):
         findings.append(
             UNDECLARED.found(
                 f"ids {list(ids)} carry no declaration; every release reads them as {show(own)}.",
@@ -383,7 +383,7 @@ def _decide(
             )
         )
         return own, Reason.AGREED, f"ids {list(ids)} are the same states to every release"
-    findings.append(_ambiguous(ids, own, num_layers, where))
+    findings.append(_ambiguous(ids, own, num_layers, readings, where))
     return own, Reason.AMBIGUOUS, f"ids {list(ids)}: this release's own reading is kept"
 
 
@@ -430,16 +430,27 @@ def _not_captured(
     return Wiring(None, None, Reason.NOT_CAPTURED, "the drafter takes no states", tuple(findings))
 
 
-def _ambiguous(ids: Sequence[LayerId], own: States, num_layers: int, where: str) -> Diagnostic:
+def _ambiguous(
+    ids: Sequence[LayerId],
+    own: States,
+    num_layers: int,
+    readings: Mapping[str, Release],
+    where: str,
+) -> Diagnostic:
     by_states: dict[States, list[str]] = {}
-    for version, other in RELEASES.items():
-        by_states.setdefault(other.stock_states(ids, num_layers), []).append(version)
-    readings = "; ".join(f"{spans(v)} captures {show(s)}" for s, v in by_states.items())
+    for reader, other in readings.items():
+        by_states.setdefault(other.stock_states(ids, num_layers), []).append(reader)
+    of_the_table = all(reader in RELEASES for reader in readings)
+    read = "; ".join(
+        f"{spans(readers) if of_the_table else ', '.join(readers)} captures {show(states)}"
+        for states, readers in by_states.items()
+    )
     inputs, outputs = (states_of(ids, c) for c in (Convention.LAYER_INPUT, Convention.LAYER_OUTPUT))
     return AMBIGUOUS.found(
         f"ids {list(ids)} can mean {show(inputs)} or {show(outputs)}; the drafter does not say.",
         where=f"{where}, {NESTED}",
-        seen=f"{list(ids)}, no eagle_config.{DECLARATION_KEY}; stock SGLang {readings}",
+        seen=f"{list(ids)}, no eagle_config.{DECLARATION_KEY}; "
+        f"{'stock SGLang ' if of_the_table else ''}{read}",
         leads_to=f"{show(own)} are captured, as this release would without the plugin. If the "
         "drafter was trained on the others, it drafts from states it never saw.",
         mend=f"{_pin('layer_output')}  (trained on {show(outputs)}) or with --convention "

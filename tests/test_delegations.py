@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_kimi_eagle.delegations import DELEGATIONS, add_delegations
+from sglang_kimi_eagle.delegations import DELEGATIONS, add_delegations, add_own_head
 from sglang_kimi_eagle.upstream import METHODS
 
 
@@ -83,3 +84,72 @@ def test_an_inner_model_without_the_method_is_an_attribute_error_that_names_it(
     arguments = {METHODS[0]: ([2],), METHODS[1]: (), METHODS[2]: (1, 2)}[name]
     with pytest.raises(AttributeError, match=name):
         getattr(cls(inner), name)(*arguments)
+
+
+def test_another_attribute_may_hold_the_language_model() -> None:
+    class Wrapper:
+        def __init__(self, llm: Any) -> None:
+            self.llm = llm
+
+    assert add_delegations(Wrapper, "llm") == METHODS
+    inner = LanguageModel()
+    wrapper: Any = Wrapper(inner)
+    wrapper.set_eagle3_layers_to_capture([1, 2])
+    assert wrapper.get_embed_and_head() == ("embed", "head")
+    assert inner.calls == [[1, 2]]
+    assert Wrapper.get_embed_and_head.__qualname__.endswith("Wrapper.get_embed_and_head")  # type: ignore[attr-defined]
+
+
+class Processor:
+    """As much of a ``torch.nn.Module`` as takes hooks before its forward."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+
+    def register_forward_pre_hook(self, hook: Any, *, with_kwargs: bool) -> None:
+        assert with_kwargs
+        self.hooks.append(hook)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for hook in self.hooks:
+            args, kwargs = hook(self, args, kwargs) or (args, kwargs)
+        return args, kwargs
+
+
+class TestOwnHead:
+    """A class that holds a bare model with the capture loop, and computes logits itself."""
+
+    def build(self) -> Any:
+        class Target:
+            def __init__(self) -> None:
+                weight = SimpleNamespace(weight="embedding")
+                self.model = SimpleNamespace(
+                    layers=[None] * 8, layers_to_capture=[], embed_tokens=weight
+                )
+                self.lm_head = SimpleNamespace(weight="head")
+                self.logits_processor = Processor()
+
+        assert add_own_head(Target, "model") == METHODS[:2]
+        assert add_own_head(Target, "model") == ()
+        return Target()
+
+    def test_ids_are_outputs_as_everywhere_in_sglang(self) -> None:
+        target = self.build()
+        target.set_eagle3_layers_to_capture([2, 4, 6])
+        assert target.model.layers_to_capture == [3, 5, 7]
+        target.set_eagle3_layers_to_capture()
+        assert target.model.layers_to_capture == [2, 4, 5]
+        assert target.get_embed_and_head() == ("embedding", "head")
+
+    def test_the_logits_processor_takes_captured_states(self) -> None:
+        target = self.build()
+        for _ in range(2):
+            target.set_eagle3_layers_to_capture([2, 4, 6])
+        assert len(target.logits_processor.hooks) == 1
+        given = target.logits_processor("ids", ("hidden", ["a", "b"]), "head", "batch")
+        assert given == (
+            ("ids", "hidden", "head", "batch"),
+            {"aux_hidden_states": ["a", "b"]},
+        )
+        plain = target.logits_processor("ids", "hidden", "head", "batch")
+        assert plain == (("ids", "hidden", "head", "batch"), {})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglang_kimi_eagle import upstream
+from sglang_kimi_eagle.adapters.kimi_k25 import KIMI_CLASS, KIMI_K25, KIMI_MODULE
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.upstream import Inspection, Installation, inspect
 from wheels import unpacked
@@ -15,6 +16,7 @@ from wheels import unpacked
 pytestmark = pytest.mark.wheels
 MODULES = {
     *(reliance.module for reliance in upstream.RELIANCES),
+    *(reliance.module for reliance in KIMI_K25.reliances(KIMI_CLASS)),
     "sglang.srt.model_executor.cuda_graph_runner",
     "sglang.srt.models.kimi_k25_eagle3",
     "sglang.srt.plugins",
@@ -58,7 +60,7 @@ def test_the_copied_files_are_all_that_is_needed(copied: Installation) -> None:
         (upstream.DEEPSEEK_MODULE, "def get_embed_and_head"),
         (upstream.DEEPSEEK_MODULE, "def set_embed_and_head"),
         (upstream.DEEPSEEK_MODULE, "class DeepseekV2Model("),
-        (upstream.KIMI_MODULE, "class KimiK25ForConditionalGeneration("),
+        (KIMI_MODULE, "class KimiK25ForConditionalGeneration("),
         (upstream.RUNNER_MODULE, "class ModelRunner:"),
         (upstream.SERVER_ARGS_MODULE, "class ServerArgs:"),
     ],
@@ -77,7 +79,7 @@ def test_an_attribute_that_moved_is_named_with_its_purpose(
 
 
 def test_a_module_that_is_gone_is_named(copied: Installation) -> None:
-    upstream.Sources(copied.package).path(upstream.KIMI_MODULE).unlink()
+    upstream.Sources(copied.package).path(KIMI_MODULE).unlink()
     found = inspect(copied)
     assert {finding.code for finding in found.findings} == {"KE001"}
     assert found.missing_methods == upstream.METHODS

@@ -41,7 +41,8 @@ def run_checks(context: Context, settings: Settings) -> list[Diagnostic]:
         # A file went away while it was looked at.
         findings += problem.findings
     findings += extensions.findings
-    for added in extensions.checks:
+    adapter = context.target.adapter if context.target is not None else None
+    for added in (*(adapter.checks if adapter is not None else ()), *extensions.checks):
         try:
             found = list(added(context))
             if not all(isinstance(finding, Diagnostic) for finding in found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from sglang_kimi_eagle.adapters import KIMI_K25
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.drafter.values import whole
@@ -224,7 +225,7 @@ def check_open_backend(context: Context) -> Iterator[Diagnostic]:
     arguments = context.arguments
     if arguments is None or arguments.algorithm != "EAGLE3" or not context.is_llama:
         return
-    if context.target is not None and not context.target.is_kimi_k25:
+    if context.target is not None and context.target.adapter is not KIMI_K25:
         return
     # SGLang chooses trtllm_mla only when none of the three is given.
     if arguments.draft_attention_backend or any(_inherited(arguments)):
@@ -244,7 +245,7 @@ def check_images(context: Context) -> Iterator[Diagnostic]:
     arguments, target = context.arguments, context.target
     if arguments is None or arguments.algorithm != "EAGLE3" or not context.served:
         return
-    if target is None or not target.is_kimi_k25:
+    if target is None or target.adapter is not KIMI_K25:
         return
     own, width = whole(context.config, "hidden_size"), context.target_hidden_size
     if own is not None and width is not None and own != width:
@@ -348,7 +349,8 @@ def check_parallelism(context: Context) -> Iterator[Diagnostic]:
             leads_to="Layers that run overlapped are not captured: fc gets too few states.",
             mend="Leave --enable-two-batch-overlap out.",
         )
-    if arguments.enable_dp_attention and not context.loader.dp_attention:
+    is_kimi = context.target is None or context.target.adapter is KIMI_K25
+    if is_kimi and arguments.enable_dp_attention and not context.loader.dp_attention:
         yield DP_ATTENTION.found(
             f"{context.running} does not run Kimi-K2.5 with data-parallel attention.",
             where="--enable-dp-attention",

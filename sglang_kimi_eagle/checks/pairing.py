@@ -158,7 +158,8 @@ def check_target(context: Context) -> Iterator[Diagnostic]:
 
 def _base(context: Context) -> Iterator[Diagnostic]:
     assert context.target is not None
-    if not context.target.is_kimi_k25:
+    adapter = context.target.adapter
+    if adapter is None or not adapter.family:
         return
     named: list[tuple[str, object]] = [(key, context.config.get(key)) for key in _BASE_KEYS]
     speculators = context.config.get("speculators_config")
@@ -168,7 +169,7 @@ def _base(context: Context) -> Iterator[Diagnostic]:
     for key, name in named:
         # A local path says nothing; a hub id has the family's name in it.
         if isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
-            if "kimi" not in name.lower():
+            if adapter.family not in name.lower():
                 yield BASE.found(
                     "The drafter was made for another model.",
                     where=f"{context.where}, {key}",

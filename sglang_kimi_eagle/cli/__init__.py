@@ -21,6 +21,7 @@ from sglang_kimi_eagle.cli.output import USAGE
 from sglang_kimi_eagle.cli.patch import patch
 from sglang_kimi_eagle.cli.pin import pin
 from sglang_kimi_eagle.cli.probe import probe
+from sglang_kimi_eagle.cli.sweep import sweep
 from sglang_kimi_eagle.cli.watch import watch
 from sglang_kimi_eagle.cli.wiring import wiring
 
@@ -38,6 +39,7 @@ app.command()(patch)
 app.command()(identify)
 app.command()(probe)
 app.command()(watch)
+app.command()(sweep)
 
 
 def _show_version(wanted: bool) -> None:

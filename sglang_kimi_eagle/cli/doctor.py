@@ -11,6 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sglang_kimi_eagle import launch, upstream
+from sglang_kimi_eagle.adapters import KIMI_K25, Adapter
+from sglang_kimi_eagle.adapters.wrappers import not_served
 from sglang_kimi_eagle.checks import Context, apply_settings, run_checks, unknown_codes
 from sglang_kimi_eagle.checks.launch import check_open_backend
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
@@ -131,12 +133,14 @@ def _examine(
     settings: Settings,
 ) -> Examination:
     findings = [*settings.findings, *unknown_codes(settings)]
-    release, installed = _release(version, findings)
     if arguments is not None and drafter is not None and not arguments.draft_model_path:
         arguments = dataclasses.replace(arguments, draft_model_path=drafter)
     if drafter is None and arguments is not None:
         drafter, revision = arguments.draft_model_path, arguments.draft_model_revision
     described, target_problem = _target(target, arguments, findings)
+    installation = upstream.find_sglang() if version is None else None
+    adapter = _adapter(described, settings, installation, findings)
+    release, installed = _release(version, installation, findings, adapter, described)
     checkpoint = _drafter(drafter, revision, findings)
     context = Context(checkpoint, described, arguments, release)
     findings += check_open_backend(context)
@@ -148,7 +152,7 @@ def _examine(
     wiring = None
     if checkpoint is not None:
         layers = described.num_layers if described is not None else KIMI_LAYERS
-        wiring = launch.wiring_of(checkpoint, layers, release, settings)
+        wiring = launch.wiring_of(checkpoint, layers, release, settings, adapter.readings(release))
         findings += wiring.findings
     return Examination(
         str(checkpoint.folder) if checkpoint is not None else drafter or "",
@@ -161,15 +165,42 @@ def _examine(
     )
 
 
-def _release(version: str | None, findings: list[Diagnostic]) -> tuple[Release, bool]:
-    if version is not None:
-        return RELEASES[version], False
-    installation = upstream.find_sglang()
+def _adapter(
+    target: Target | None,
+    settings: Settings,
+    installation: upstream.Installation | None,
+    findings: list[Diagnostic],
+) -> Adapter:
+    if target is None:
+        return KIMI_K25
+    # What no adapter knows can be looked at in an SGLang that is there.
+    found = (
+        target.adapter
+        if installation is None
+        else launch.adapter_for(target, settings, installation)
+    )
+    if found is None:
+        findings.append(not_served(target.architecture, target.location))
+    return found or KIMI_K25
+
+
+def _release(
+    version: str | None,
+    installation: upstream.Installation | None,
+    findings: list[Diagnostic],
+    adapter: Adapter,
+    target: Target | None,
+) -> tuple[Release, bool]:
+    assumed = adapter.table.get(version or NEWEST, RELEASES[version or NEWEST])
     if installation is None:
-        return RELEASES[NEWEST], False
-    inspection = upstream.inspect(installation)
+        return assumed, False
+    inspection = (
+        upstream.inspect(installation)
+        if target is None or adapter is KIMI_K25
+        else upstream.inspect(installation, adapter, target.architecture, target.config)
+    )
     findings += inspection.findings
-    return inspection.release or RELEASES[NEWEST], inspection.release is not None
+    return inspection.release or assumed, inspection.release is not None
 
 
 def _target(

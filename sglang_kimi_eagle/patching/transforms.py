@@ -11,6 +11,7 @@ from typing import Any
 import libcst as cst
 from libcst import matchers as m
 
+from sglang_kimi_eagle.adapters.kimi_k25 import KIMI_CLASS
 from sglang_kimi_eagle.delegations import DELEGATIONS
 from sglang_kimi_eagle.patching.edits import (
     LINE_LENGTH,
@@ -25,7 +26,6 @@ from sglang_kimi_eagle.patching.edits import (
     statement,
     the_only,
 )
-from sglang_kimi_eagle.upstream import KIMI_CLASS
 
 HELPERS = "sglang.srt.speculative.eagle_layer_ids"
 SETTER = "set_eagle3_layers_to_capture"

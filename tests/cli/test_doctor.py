@@ -69,6 +69,15 @@ def test_clean(drafter: str, target: str) -> None:
     assert "h[2], h[4], h[5]" in done.stdout
 
 
+def test_a_target_that_the_plugin_leaves_alone_is_named(drafter: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({**tiny_target(), "architectures": ["SomeoneElsesForCausalLM"]})
+    )
+    found = report(drafter, "--target", str(tmp_path), "--sglang", "0.5.23")
+    assert [finding["code"] for finding in found["findings"]] == ["KE879"]
+    assert found["status"] == 0
+
+
 def test_a_warning(drafter: str) -> None:
     launch = ("--speculative-algorithm", "EAGLE3", "--enable-return-hidden-states")
     launch += ("--attention-backend", "fa3")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from drafter_files import KIMI, KIMI_TEXT
+from sglang_kimi_eagle.adapters import KIMI_K25
 from sglang_kimi_eagle.target import UnreadableTarget, read_target, target_of
 
 
@@ -19,7 +20,7 @@ def write(folder: Path, config: dict[str, Any]) -> str:
 
 def test_kimi(tmp_path: Path) -> None:
     target = read_target(write(tmp_path, KIMI))
-    assert target.is_kimi_k25
+    assert target.adapter is KIMI_K25
     assert (target.num_layers, target.hidden_size, target.vocab_size) == (61, 7168, 163840)
     assert target.bos_token_ids == {163584}
     assert target.eos_token_ids == {163585, 163586}
@@ -29,7 +30,7 @@ def test_kimi(tmp_path: Path) -> None:
 
 def test_a_text_model(tmp_path: Path) -> None:
     target = read_target(write(tmp_path, KIMI_TEXT))
-    assert not target.is_kimi_k25
+    assert target.adapter is None
     assert target.num_layers == 61
     assert target.model_type == "kimi_k2"
 

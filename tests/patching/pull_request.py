@@ -24,6 +24,7 @@ from sglang_kimi_eagle.patching.generate import (
     rewritten,
     steps_for,
 )
+from sglang_kimi_eagle.patching.kimi_k3 import generate_kimi_k3
 from sglang_kimi_eagle.patching.transforms import (
     CONVENTION,
     DEEPSEEK_CLASS,
@@ -44,6 +45,8 @@ FOLLOW_UP = "0002-Let-GLM-4-MoE-Lite-follow-a-declared-convention.patch"
 TEST = "test/registered/unit/speculative/test_eagle_layer_ids.py"
 FOLLOW_UP_TEST = "test/registered/unit/models/test_glm4_moe_lite_layer_ids.py"
 OTHER_MODELS = "other_models.md"
+K3_PATCH = f"kimi-k3-eagle3-{NEWEST}.patch"
+K3_TEST = "test/registered/unit/models/test_kimi_k3_eagle3_prefix.py"
 BACKPORT = f"kimi-k25-eagle3-{OLDEST}.patch"
 
 
@@ -130,6 +133,15 @@ def follow_up() -> str:
     steps: Steps = {"srt/models/glm4_moe_lite.py": [setter]}
     files = (*rewritten(unpacked(NEWEST), steps), _test(FOLLOW_UP_TEST))
     return _mail("follow_up_message.txt", files)
+
+
+def kimi_k3_patch() -> str:
+    """Return the patch for Kimi-K3 on the newest release, with its test.
+
+    It is apart: SGLang's main branch has a setter of its own since.
+    """
+    files = (*generate_kimi_k3(unpacked(NEWEST), NEWEST).files, _test(K3_TEST))
+    return _mail("kimi_k3_message.txt", files)
 
 
 def backport() -> str:

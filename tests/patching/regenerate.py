@@ -9,13 +9,17 @@ from patching.pull_request import (
     BACKPORT,
     FOLDER,
     FOLLOW_UP,
+    K3_PATCH,
     OTHER_MODELS,
     PATCH,
     backport,
     follow_up,
+    kimi_k3_patch,
     pull_request,
 )
+from sglang_kimi_eagle.adapters.kimi_k3 import PROVED
 from sglang_kimi_eagle.patching.generate import generate
+from sglang_kimi_eagle.patching.kimi_k3 import generate_kimi_k3
 from sglang_kimi_eagle.releases import NEWEST, RELEASES
 from wheels import ROOT, unpacked
 
@@ -25,6 +29,10 @@ def main() -> None:
     for version in RELEASES:
         patch = generate(unpacked(version), version)
         _write(ROOT / "patches" / f"sglang-{version}.patch", patch.render())
+    for version in PROVED:
+        patch = generate_kimi_k3(unpacked(version), version)
+        _write(ROOT / "patches" / "kimi-k3" / f"sglang-{version}.patch", patch.render())
+    _write(FOLDER / K3_PATCH, kimi_k3_patch())
     _write(FOLDER / PATCH, pull_request())
     _write(FOLDER / FOLLOW_UP, follow_up())
     _write(FOLDER / BACKPORT, backport())

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from patching.sources import stock_copy
+from sglang_kimi_eagle.adapters.kimi_k25 import KIMI_CLASS
 from sglang_kimi_eagle.patching import eagle_layer_ids
 from sglang_kimi_eagle.patching.trees import apply, read_tree
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.states import Convention, states_of
-from sglang_kimi_eagle.upstream import KIMI_CLASS
 
 pytestmark = pytest.mark.wheels
 

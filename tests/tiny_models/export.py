@@ -59,12 +59,12 @@ def save_target(model: TargetModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Everything a server needs to load the target."""
     vision = VisionConfig(text_hidden_size=model.config.hidden_size)
     language = {LANGUAGE_PREFIX + k: v for k, v in model.state_dict().items()}
-    _save(
+    save_tensors(
         folder,
         target_to_hf(model.config, vision),
         language | vision_tensors(vision, seed=3),
     )
-    _write_json(
+    write_json(
         folder / "generation_config.json",
         {
             "bos_token_id": BOS_ID,
@@ -72,7 +72,7 @@ def save_target(model: TargetModel, tokenizer: Tokenizer, folder: Path) -> None:
             "pad_token_id": EOS_ID,
         },
     )
-    _write_json(
+    write_json(
         folder / "preprocessor_config.json",
         {
             "auto_map": {"AutoProcessor": f"{REMOTE_CODE.stem}.KimiK25Processor"},
@@ -91,7 +91,7 @@ def save_drafter(drafter: Drafter, layer_ids: tuple[int, ...], folder: Path) -> 
         config = mla_drafter_to_hf(drafter.config, layer_ids)
     else:
         raise TypeError(f"no checkpoint layout for {type(drafter).__name__}")
-    _save(folder, config, drafter.tensors())
+    save_tensors(folder, config, drafter.tensors())
 
 
 def load_target(folder: Path) -> TargetModel:
@@ -129,12 +129,14 @@ def _stored(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().clone()
 
 
-def _save(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def save_tensors(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """A folder with ``config.json`` and the weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """JSON as the checkpoints have it."""
     path.write_text(json.dumps(content, indent=2) + "\n")

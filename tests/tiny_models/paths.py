@@ -5,6 +5,7 @@ from pathlib import Path
 
 CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 TARGET = "kimi-tiny"
+K3_TARGET = "kimi-k3-tiny"
 Layers = tuple[int, ...]
 
 
@@ -20,3 +21,4 @@ class DrafterRecipe:
 
 LLAMA = DrafterRecipe("kimi-tiny-eagle3", (2, 4, 6), (3, 5, 7))
 MLA = DrafterRecipe("kimi-tiny-eagle3-mla", (2, 4, 6), (2, 4, 6))
+K3 = DrafterRecipe("kimi-k3-tiny-eagle3-mla", (4, 6, 7), (4, 6, 7))

@@ -12,7 +12,9 @@ from tiny_models.export import (
     save_drafter,
     save_target,
 )
-from tiny_models.paths import CHECKPOINTS, LLAMA, MLA, TARGET
+from tiny_models.k3_export import load_k3_target, save_k3_drafter, save_k3_target
+from tiny_models.k3_training import train_k3_drafter, train_k3_target
+from tiny_models.paths import CHECKPOINTS, K3, K3_TARGET, LLAMA, MLA, TARGET
 from tiny_models.prompt_file import load_prompts, save_prompts
 from tiny_models.prompts import make_prompts, texts_of
 from tiny_models.tokenizer import load_tokenizer, train_tokenizer
@@ -23,7 +25,7 @@ from tiny_models.training import (
     train_target,
 )
 
-PARTS = ("target", "llama", "mla")
+PARTS = ("target", "llama", "mla", "k3", "k3-drafter")
 
 
 def train(folder: Path, parts: list[str], target_steps: int, drafter_steps: int) -> None:
@@ -45,6 +47,13 @@ def train(folder: Path, parts: list[str], target_steps: int, drafter_steps: int)
         if part in parts:
             drafter = make(target, tokenizer, held_out, recipe.trained_on, drafter_steps)
             save_drafter(drafter, recipe.layer_ids, folder / recipe.folder)
+    if "k3" in parts:
+        model = train_k3_target(tokenizer, held_out, target_steps)
+        save_k3_target(model, home, folder / K3_TARGET)
+    if "k3-drafter" in parts:
+        k3 = load_k3_target(folder / K3_TARGET)
+        k3_drafter = train_k3_drafter(k3, tokenizer, held_out, K3.trained_on, drafter_steps)
+        save_k3_drafter(k3_drafter, k3, K3.layer_ids, folder / K3.folder)
 
 
 def main() -> None:

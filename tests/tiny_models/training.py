@@ -110,7 +110,7 @@ def train_llama_drafter(
     batches = Batches(tokenizer, TEXTS, LLAMA_SEED, held_out)
     vocabulary = frequent_tokens(batches, config.draft_vocab_size, config.vocab_size)
     drafter = LlamaDrafter(config, vocabulary)
-    _train_drafter(drafter, target, batches, layers, steps, seed=1)
+    train_drafter(drafter, target, batches, layers, steps, seed=1)
     return drafter
 
 
@@ -124,11 +124,11 @@ def train_mla_drafter(
     """A drafter of the latent-attention kind that reads h[k] for k in ``layers``."""
     drafter = MLADrafter(target.config)
     batches = Batches(tokenizer, TEXTS, MLA_SEED, held_out)
-    _train_drafter(drafter, target, batches, layers, steps, seed=2)
+    train_drafter(drafter, target, batches, layers, steps, seed=2)
     return drafter
 
 
-def _train_drafter(
+def train_drafter(
     drafter: Drafter,
     target: TargetModel,
     batches: Batches,

@@ -5,7 +5,9 @@ import os
 
 from redirections import (
     amx_backend,
+    kimi_k3,
     lifetime,
+    qwen_vl,
     recorder,
     speculation,
     torch_cuda,
@@ -16,7 +18,9 @@ from redirections import (
 if "CPU_ENGINE_PARENT" in os.environ:
     lifetime.end_with_parent(int(os.environ["CPU_ENGINE_PARENT"]))
 torch_cuda.register()
+kimi_k3.register()
 if os.environ.get("TRITON_INTERPRET") == "1":
+    qwen_vl.register()
     speculation.register()
     triton_attention.register()
     triton_indices.register()

@@ -22,7 +22,15 @@ _DEFAULT_LIMIT = "200"
 
 def register() -> None:
     writer = _Writer()
-    after_import("sglang.srt.models.deepseek_v2", partial(_record_target, writer))
+    for module_name, model in (
+        ("sglang.srt.models.deepseek_v2", "DeepseekV2Model"),
+        ("sglang.srt.models.llama", "LlamaModel"),
+        ("sglang.srt.models.qwen2", "Qwen2Model"),
+        ("sglang.srt.models.qwen3", "Qwen3Model"),
+        ("sglang.srt.models.qwen3_vl", "Qwen3LLMModel"),
+    ):
+        after_import(module_name, partial(_record_target, writer, model))
+    after_import("sglang.srt.models.kimi_k3", partial(_record_k3, writer))
     for module_name, drafter in (
         ("sglang.srt.models.llama_eagle3", "LlamaForCausalLMEagle3"),
         ("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM"),
@@ -69,9 +77,12 @@ class _Writer:
         self._written += 1
 
 
-def _record_target(writer: _Writer, module: Any) -> None:
-    """``DeepseekV2Model``: h[k] for every k, and the states that SGLang itself captured."""
-    model_class = module.DeepseekV2Model
+def _record_target(writer: _Writer, name: str, module: Any) -> None:
+    """A language model: h[k] for every k, and the states that SGLang itself captured."""
+    model_class = getattr(module, name)
+    if "forward" not in vars(model_class):
+        # An inherited one is recorded by its own class.
+        return
     original = model_class.forward
 
     @wraps(original)
@@ -97,6 +108,29 @@ def _record_target(writer: _Writer, module: Any) -> None:
             )
         tensors["layers_to_capture"] = list(getattr(self, "layers_to_capture", ()))
         writer.write("target", forward_batch, positions, tensors)
+        return result
+
+    model_class.forward = forward
+
+
+def _record_k3(writer: _Writer, module: Any) -> None:
+    """``KimiK3LinearModel``: what SGLang itself captured; a twin tells what h[k] is."""
+    model_class = module.KimiK3LinearModel
+    original = model_class.forward
+
+    @wraps(original)
+    def forward(
+        self: Any, input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        import torch
+
+        result = original(self, input_ids, positions, forward_batch, *args, **kwargs)
+        if isinstance(result, tuple) and positions.numel() and not writer.full:
+            captured = result[1]
+            packed = captured if torch.is_tensor(captured) else torch.cat(list(captured), dim=-1)
+            layers = list(self.dspark_layers_to_capture)
+            tensors = {"captured": packed, "layers_to_capture": layers}
+            writer.write("target", forward_batch, positions, tensors)
         return result
 
     model_class.forward = forward

@@ -61,6 +61,10 @@ bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.refusal
 	$(RUN) -m benchmarks.acceptance
 	$(RUN) -m benchmarks.probe
+	$(RUN) -m benchmarks.wiring_worth
+	$(RUN) -m benchmarks.cost
+	$(RUN) -m benchmarks.load
+	$(RUN) -m benchmarks.probe
 	$(RUN) -m benchmarks.pull_request
 
 $(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt docs/requirements.txt

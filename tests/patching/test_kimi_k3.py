@@ -82,7 +82,7 @@ def test_its_tests_fail_on_the_release_and_pass_with_it(tmp_path: Path) -> None:
     assert run() != 0
     package = tmp_path / "sglang"
     shutil.copytree(environment.site_packages / "sglang", package)
-    (file, _test) = parse((FOLDER / K3_PATCH).read_text()).files
+    (file,) = parse((FOLDER / K3_PATCH).read_text()).files
     content = file.apply((package / KIMI_K3).read_bytes())
     assert content is not None
     (package / KIMI_K3).write_bytes(content)

@@ -26,7 +26,7 @@ def _no_linear_layers(module: Any) -> None:
     @wraps(original)
     def kimi_linear_config(model_config: Any) -> Any:
         config = original(model_config)
-        return config if config is not None and config.is_linear_attn else None
+        return config if getattr(config, "is_linear_attn", True) else None
 
     module.kimi_linear_config = kimi_linear_config
 

@@ -91,7 +91,9 @@ def _special_tokens(own: Folder, others: Folder) -> str:
 
     A few differ between versions of one model, which name reserved tokens one by one.
     """
-    mine, theirs = _decoder(own), _decoder(others)
+    mine = _decoder(own)
+    # The target's file is opened for a drafter that ships one.
+    theirs = _decoder(others) if mine else {}
     shared = sorted(mine.keys() & theirs.keys())
     wrong = [token_id for token_id in shared if mine[token_id] != theirs[token_id]]
     if len(wrong) * 2 <= len(shared):

@@ -121,8 +121,9 @@ def test_a_release_that_tells_no_tokens_is_probed_too(
     assert measured == pytest.approx(probed.length_of(LLAMA.trained_on), abs=WITHIN)
 
 
-def test_partial_sums_are_no_states(engines: Engines, drafters: Drafters, tmp_path: Path) -> None:
-    """Two ranks: what is traced of rank 0 is whole."""
+def test_two_ranks_are_probed_as_one_is(
+    engines: Engines, drafters: Drafters, tmp_path: Path
+) -> None:
     draft = drafters.shipped(LLAMA)
     probed = probe(engines, "0.5.13.post1", draft, tmp_path / "trace", tp_size=2)
     assert probed.status == 1 and probed.report["verdict"]["states"] == list(LLAMA.trained_on)

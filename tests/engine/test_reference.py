@@ -147,8 +147,8 @@ def check(engines: Engines, release: str, draft: Path, prompt: list[int], **opti
     ("release", "recipe"),
     [
         ("0.5.9", LLAMA),
-        ("0.5.13.post1", LLAMA),
-        ("0.5.13.post1", MLA),
+        pytest.param("0.5.13.post1", LLAMA, marks=pytest.mark.matrix),
+        pytest.param("0.5.13.post1", MLA, marks=pytest.mark.matrix),
         ("0.5.23", LLAMA),
         ("0.5.23", MLA),
     ],
@@ -168,7 +168,7 @@ def test_logits_of_a_chain_agree(
 @pytest.mark.parametrize(
     ("release", "recipe", "change"),
     [
-        ("0.5.13.post1", LLAMA, yarn),
+        pytest.param("0.5.13.post1", LLAMA, yarn, marks=pytest.mark.matrix),
         ("0.5.23", LLAMA, yarn),
         ("0.5.23", LLAMA, llama3),
         ("0.5.23", LLAMA, fc_norm),

@@ -12,7 +12,7 @@ import pytest
 
 from cpu_engine.records import Record
 from cpu_engine.server import Completion, ServerFailed
-from engine_tools import MAIN_RELEASES, RECORDS, Drafters, Engines, records_of, tokens
+from engine_tools import RECORDS, Drafters, Engines, records_of, tokens
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.tracing.request import TraceRequest
 from sglang_kimi_eagle.tracing.trace_file import Trace, read_trace
@@ -23,8 +23,15 @@ TRACE = "SGLANG_KIMI_EAGLE_TRACE"
 NOTE = "CPU_ENGINE_TRACE_NOTE"
 LAYERS = 8
 NEW_TOKENS = 16
+IN_SHORT = ("0.5.9", "0.5.23")
+"""What `make test` runs; `make test-matrix` runs every release."""
 # Every prompt is run whole, in pieces of 32 tokens.
 CHUNKED = ("--chunked-prefill-size", "32", "--disable-radix-cache")
+
+
+def in_full(release: str) -> Any:
+    """Return a release that only `make test-matrix` runs."""
+    return pytest.param(release, marks=pytest.mark.matrix)
 
 
 def served(releases: Sequence[str]) -> list[Any]:
@@ -118,7 +125,7 @@ def check_release(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("release", "recipe"), served(MAIN_RELEASES))
+@pytest.mark.parametrize(("release", "recipe"), served(IN_SHORT))
 def test_all_states_are_traced_and_nothing_else_changes(
     engines: Engines,
     drafters: Drafters,
@@ -131,9 +138,7 @@ def test_all_states_are_traced_and_nothing_else_changes(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("release", "recipe"), served([r for r in RELEASES if r not in MAIN_RELEASES])
-)
+@pytest.mark.parametrize(("release", "recipe"), served([r for r in RELEASES if r not in IN_SHORT]))
 def test_so_it_is_on_every_release(
     engines: Engines,
     drafters: Drafters,
@@ -146,7 +151,7 @@ def test_so_it_is_on_every_release(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", ["0.5.9", "0.5.16", "0.5.23"])
+@pytest.mark.parametrize("release", ["0.5.9", in_full("0.5.16"), "0.5.23"])
 class TestHowLong:
     def test_nothing_is_installed_or_imported_when_it_is_off(
         self,
@@ -239,7 +244,7 @@ class TestTensorParallel:
         assert tokens(completions) == engines.plain_tokens(release, [prompt], 8)
         return records_of(records)
 
-    @pytest.mark.parametrize("release", ["0.5.9", "0.5.13.post1", "0.5.23"])
+    @pytest.mark.parametrize("release", ["0.5.9", in_full("0.5.13.post1"), "0.5.23"])
     def test_every_rank_has_the_same_states(
         self,
         engines: Engines,
@@ -259,7 +264,7 @@ class TestTensorParallel:
                 assert rows == prefilled(records, prompts[0], k, rank)
                 assert rows == rows_of(read_trace(tmp_path, 0).sequences[0], f"h.{k}")
 
-    @pytest.mark.parametrize("release", ["0.5.9", "0.5.12.post1", "0.5.13.post1"])
+    @pytest.mark.parametrize("release", ["0.5.9", in_full("0.5.12.post1"), in_full("0.5.13.post1")])
     def test_rank_0_alone_has_whole_sums_where_the_all_reduce_is_fused(
         self,
         engines: Engines,
@@ -278,7 +283,7 @@ class TestTensorParallel:
             assert rows_of(sequence, f"h.{k}") == prefilled(records, prompts[0], k), f"h[{k}]"
         assert list(tmp_path.glob("*rank1*")) == []
 
-    @pytest.mark.parametrize("release", ["0.5.9", "0.5.12.post1", "0.5.13.post1"])
+    @pytest.mark.parametrize("release", ["0.5.9", in_full("0.5.12.post1"), in_full("0.5.13.post1")])
     def test_every_rank_shows_the_partial_sums_that_nobody_is_fed(
         self,
         engines: Engines,

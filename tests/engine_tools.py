@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cpu_engine.environments import Environment, ensure
 from cpu_engine.records import Record, captured_states, read_records
 from cpu_engine.server import Completion, Server
 from cpu_engine.warm import WarmEngine
 from sglang_kimi_eagle.pinning import pin_states, write_copy
-from tiny_models.paths import CHECKPOINTS, TARGET, DrafterRecipe
+from sglang_kimi_eagle.releases import RELEASES
+from tiny_models.paths import CHECKPOINTS, LLAMA, MLA, TARGET, DrafterRecipe
 
 MAIN_RELEASES = ("0.5.9", "0.5.12.post1", "0.5.13.post1", "0.5.23")
 TARGET_FOLDER = CHECKPOINTS / TARGET
@@ -134,6 +137,16 @@ class Drafters:
         output = self.folder / f"{source.name}-{self._count}"
         write_copy(source, output, config)
         return output
+
+
+def served(releases: Sequence[str]) -> list[Any]:
+    """Return parameters for tests: each release with each drafter whose class it registers."""
+    return [
+        pytest.param(release, recipe, id=f"{release}-{recipe.folder}")
+        for release in releases
+        for recipe in (LLAMA, MLA)
+        if recipe is LLAMA or RELEASES[release].mla_drafter
+    ]
 
 
 def tokens(completions: Sequence[Completion]) -> list[list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -17,25 +16,16 @@ from engine_tools import (
     Engines,
     acceptance_length,
     records_of,
+    served,
     states_fed,
     tokens,
 )
 from sglang_kimi_eagle.releases import RELEASES
-from tiny_models.paths import CHECKPOINTS, LLAMA, MLA, DrafterRecipe
+from tiny_models.paths import CHECKPOINTS, LLAMA, DrafterRecipe
 from tiny_models.prompt_file import load_prompts
 
 TREE = ("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8")
 TOKENS = 48
-
-
-def served(releases: Sequence[str]) -> list[Any]:
-    """Each release with each drafter whose class it registers."""
-    return [
-        pytest.param(release, recipe, id=f"{release}-{recipe.folder}")
-        for release in releases
-        for recipe in (LLAMA, MLA)
-        if recipe is LLAMA or RELEASES[release].mla_drafter
-    ]
 
 
 def check_drafter(

@@ -12,7 +12,7 @@ import pytest
 
 from cpu_engine.records import Record
 from cpu_engine.server import Completion, ServerFailed
-from engine_tools import RECORDS, Drafters, Engines, records_of, tokens
+from engine_tools import RECORDS, Drafters, Engines, records_of, served, tokens
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.tracing.request import TraceRequest
 from sglang_kimi_eagle.tracing.trace_file import Trace, read_trace
@@ -32,16 +32,6 @@ CHUNKED = ("--chunked-prefill-size", "32", "--disable-radix-cache")
 def in_full(release: str) -> Any:
     """Return a release that only `make test-matrix` runs."""
     return pytest.param(release, marks=pytest.mark.matrix)
-
-
-def served(releases: Sequence[str]) -> list[Any]:
-    """Each release with each drafter whose class it registers."""
-    return [
-        pytest.param(release, recipe, id=f"{release}-{recipe.folder}")
-        for release in releases
-        for recipe in (LLAMA, MLA)
-        if recipe is LLAMA or RELEASES[release].mla_drafter
-    ]
 
 
 def answers(

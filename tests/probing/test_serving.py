@@ -23,6 +23,9 @@ from sglang_kimi_eagle.probing.serving import Server, address_of, running
 from sglang_kimi_eagle.server_arguments import BadCommandLine
 from sglang_kimi_eagle.target import target_of
 
+# Servers are started and waited for; no engine is.
+pytestmark = pytest.mark.measure
+
 STAND_IN = """
 import json, os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -204,7 +207,9 @@ class TestEnding:
         self, tmp_path: Path, package: dict[str, str], port: int, number: int
     ) -> None:
         code = (
-            "import sys; from pathlib import Path\n"
+            "import signal, sys; from pathlib import Path\n"
+            # A shell starts its background jobs with SIGINT ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from sglang_kimi_eagle.probing.serving import running\n"
             f"words = ['answers', '--port', '{port}']\n"
             f"with running(words, sys.executable, {package!r}, Path({str(tmp_path)!r}), keep=True)"

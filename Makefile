@@ -14,7 +14,7 @@ ENGINES := $(or $(SGLANG_KIMI_EAGLE_ENGINES),.engines)
 # The engine runs on the Python that SGLang's wheels are built for.
 ENGINE_PYTHON ?= $(PYTHON)
 OTHER_PYTHONS := 3.10 3.12 3.13
-FAST := -q --ignore tests/engine -m "not engine and not matrix and not wheels and not measure"
+FAST := -q --numprocesses auto --dist loadfile --ignore tests/engine -m "not engine and not matrix and not wheels and not measure"
 RUN := $(ENGINES)/tools/bin/python
 export PYTHONPATH := tests
 

@@ -45,7 +45,8 @@ class Folder:
         """Return the names of what is in the folder, sorted."""
 
         def listed() -> list[str]:
-            return [entry.name for entry in islice(self.path.iterdir(), MAX_ENTRIES + 1)]
+            with os.scandir(self.path) as entries:
+                return [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
 
         names = self._guarded(".", listed)
         if len(names) > MAX_ENTRIES:

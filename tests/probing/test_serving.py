@@ -208,9 +208,9 @@ class TestEnding:
     ) -> None:
         code = (
             "import signal, sys; from pathlib import Path\n"
-            # A shell starts its background jobs with SIGINT ignored.
-            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from sglang_kimi_eagle.probing.serving import running\n"
+            # Ignored where the tests run in the background of a shell; children inherit that.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"words = ['answers', '--port', '{port}']\n"
             f"with running(words, sys.executable, {package!r}, Path({str(tmp_path)!r}), keep=True)"
             " as server:\n"
@@ -219,10 +219,16 @@ class TestEnding:
             "    server.process.wait()\n"
         )
         probe = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert probe.stdout is not None and probe.stdout.readline() == b"ready\n"
-        probe.send_signal(number)
-        assert probe.wait(60) != 0
-        assert gone(child_of(tmp_path / "server.log"))
+        try:
+            assert probe.stdout is not None and probe.stdout.readline() == b"ready\n"
+            probe.send_signal(number)
+            assert probe.wait(60) != 0
+            assert gone(child_of(tmp_path / "server.log"))
+        finally:
+            if probe.poll() is None:
+                # It ends its server on this one too.
+                probe.terminate()
+                probe.wait(60)
 
 
 class TestAddress:

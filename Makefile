@@ -1,7 +1,7 @@
 # Everything that these commands need is built in .engines on first use.
 #
 #   make demo         serve the tiny Kimi-K2.5 on stock SGLang and show what the plugin does
-#   make test         all tests: units, and real engines of four releases
+#   make test         all tests: units on every core, then real engines of the main releases
 #   make test-fast    the tests that start no engine, on every Python found (under a minute each)
 #   make test-matrix  real engines of every release, 0.5.9 to 0.5.23
 #   make lint         ruff and mypy
@@ -14,7 +14,9 @@ ENGINES := $(or $(SGLANG_KIMI_EAGLE_ENGINES),.engines)
 # The engine runs on the Python that SGLang's wheels are built for.
 ENGINE_PYTHON ?= $(PYTHON)
 OTHER_PYTHONS := 3.10 3.12 3.13
-FAST := -q --numprocesses auto --dist loadfile --ignore tests/engine -m "not engine and not matrix and not wheels and not measure"
+# An engine takes every core; the other tests share them.
+PARALLEL := --numprocesses auto --dist loadfile
+FAST := -q $(PARALLEL) --ignore tests/engine -m "not engine and not matrix and not wheels and not measure"
 RUN := $(ENGINES)/tools/bin/python
 export PYTHONPATH := tests
 
@@ -24,7 +26,8 @@ demo: $(ENGINES)/tools/ready
 	$(RUN) -m cpu_engine.demo
 
 test: $(ENGINES)/tools/ready
-	$(RUN) -m pytest -m "not matrix"
+	$(RUN) -m pytest $(PARALLEL) -m "not engine and not matrix"
+	$(RUN) -m pytest -m "engine and not matrix"
 
 test-fast: $(ENGINES)/tools/ready
 	$(RUN) -m pytest $(FAST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -22,15 +23,22 @@ def unpacked(version: str) -> Path:
     folder = cache() / "sources" / version
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _download(version, Path(scratch))
-            content = Path(scratch) / "content"
-            for wheel in Path(scratch).glob("*.whl"):
-                with zipfile.ZipFile(wheel) as archive:
-                    archive.extractall(content, _readable(archive))
+        # Tests run on several cores: one of them downloads a release.
+        with (folder.parent / f"{version}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
-                content.rename(folder)
+                _unpack(version, folder)
     return folder / "sglang"
+
+
+def _unpack(version: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        _download(version, Path(scratch))
+        content = Path(scratch) / "content"
+        for wheel in Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(content, _readable(archive))
+        content.rename(folder)
 
 
 def _readable(archive: zipfile.ZipFile) -> list[str]:

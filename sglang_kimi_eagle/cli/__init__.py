@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -64,6 +65,9 @@ def main() -> None:
         # A name that the terminal's encoding lacks is escaped, not an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if _empty(sys.argv[1:]):
+        typer.echo("sglang-kimi-eagle: an argument is empty; an unset variable?", err=True)
+        sys.exit(USAGE)
     # As other commands do when their reader goes away: `doctor ... | head -1`.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -77,3 +81,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         typer.echo(f"sglang-kimi-eagle: {problem}", err=True)
         sys.exit(USAGE)
+
+
+def _empty(words: Sequence[str]) -> bool:
+    """Tell whether a word is empty, or an option's value: a path would be the current folder.
+
+    What comes after ``--`` are words of a launch.
+    """
+    own = words[: words.index("--")] if "--" in words else words
+    return any(not word or (word.startswith("--") and word.endswith("=")) for word in own)

@@ -134,3 +134,19 @@ def check_plain(output: str, *, colour: bool = False) -> None:
     for sequence in ("\x1b[2J", "\x1b]", "\x07", "\u202e", "\r", *([] if colour else ["\x1b"])):
         assert sequence not in output, output
     assert not any(line.lstrip().startswith("KE000") for line in output.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("doctor", ""), ("identify", "", "--trace", "t"), ("pin", "d", "--states=3,5,7", "--output=")],
+)
+def test_an_empty_word_is_not_the_current_folder(words: tuple[str, ...]) -> None:
+    process = command(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, errors = process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert errors == b"sglang-kimi-eagle: an argument is empty; an unset variable?\n"
+
+
+def test_the_words_of_a_launch_may_be_empty(drafter: str) -> None:
+    process = command("doctor", drafter, "--", "--served-model-name", "", stdout=subprocess.DEVNULL)
+    assert process.wait() in (0, 1)

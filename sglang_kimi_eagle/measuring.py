@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
+
+if TYPE_CHECKING:
+    import torch
 
 NO_TORCH = rule(
     "KE810",
@@ -37,6 +41,15 @@ def require_torch() -> None:
         import torch  # noqa: F401
     except Exception as error:  # a broken build fails in many ways
         raise CannotMeasure(_no_torch(f"importing torch fails: {error}")) from error
+
+
+def all_finite(values: torch.Tensor) -> bool:
+    """Tell whether floats of any shape and dtype have neither NaN nor infinity among them."""
+    if not values.numel():
+        return True
+    # NaN is both; unlike isfinite() it makes no second tensor of a large one.
+    low, high = values.aminmax()
+    return bool(low.isfinite() and high.isfinite())
 
 
 def _no_torch(seen: str) -> Diagnostic:

@@ -7,11 +7,14 @@ through its imports from ``sglang.srt.models``.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 from sglang_kimi_eagle.upstream import Sources
 
 MODELS = "sglang.srt.models"
@@ -99,19 +102,35 @@ class ModelClasses:
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         self._read: dict[str, _Contents] = {}
+        self._unread: dict[str, str] = {}
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Module -> text of each file below ``srt/models``."""
+        """Module -> text of each file below ``srt/models`` that can be read."""
         root = self.sources.package / "srt" / "models"
         texts: dict[str, str] = {}
-        for path in sorted(root.rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
+        for path in sorted(self._files(root)):
+            module = ".".join((MODELS, *path.relative_to(root).with_suffix("").parts))
             try:
-                texts[".".join((MODELS, *parts))] = path.read_text("utf-8-sig")
-            except (OSError, ValueError):
-                continue
+                # Whether it is Python in some other encoding is for the parser to say.
+                texts[module] = read_ordinary(path).decode("utf-8-sig", "replace")
+            except OSError as error:
+                self._unread[module] = error.strerror or str(error)
         return texts
+
+    def _files(self, root: Path) -> Iterator[Path]:
+        def note(error: OSError) -> None:
+            parts = Path(error.filename).relative_to(root).parts
+            self._unread[".".join((MODELS, *parts))] = error.strerror or str(error)
+
+        for folder, _, names in os.walk(root, onerror=note):
+            yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Module, or folder of them -> why it was skipped, of those that were asked for."""
+        parsed = self.sources.unread.items()
+        return {**{module: why for module, why in parsed if module in self.modules}, **self._unread}
 
     def find(self, name: str) -> ModelClass | None:
         """Return the class that SGLang's registry has under ``name``: one of an ``EntryClass``."""

@@ -46,8 +46,17 @@ OUTPUT_EXISTS = rule(
     "KE223",
     "pin-output-exists",
     Severity.ERROR,
-    "The folder for the copy exists already and is not empty.",
+    "The folder for the copy exists already and is not empty, or something that is no folder has "
+    "its name.",
     example="sglang-kimi-eagle pin DRAFTER --states 3,31,59 -o an-existing-folder",
+)
+INSIDE_DRAFTER = rule(
+    "KE225",
+    "pin-inside-drafter",
+    Severity.ERROR,
+    "The folder for the copy is inside the drafter's own. What is in that folder is the drafter: "
+    "it would not be as published any more, and a copy of it would not either.",
+    example="sglang-kimi-eagle pin DRAFTER --states 3,31,59 -o DRAFTER/pinned",
 )
 CANNOT_WRITE = rule(
     "KE224",
@@ -179,15 +188,24 @@ def write_copy(folder: Path, output: Path, pinned: Mapping[str, Any]) -> None:
     The copy appears under its name when it is complete.
 
     Raises:
-        PinRefused: ``output`` is in the way, or cannot be written.
+        PinRefused: ``output`` is in the way or inside the drafter, or cannot be written.
     """
     try:
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise PinRefused(
                 OUTPUT_EXISTS.found(
-                    "The output folder is not empty.",
+                    _in_the_way(output),
                     where=str(output),
                     mend="Choose another --output, or remove it first.",
+                )
+            )
+        if output.resolve().is_relative_to(folder.resolve()):
+            raise PinRefused(
+                INSIDE_DRAFTER.found(
+                    "The output is inside the drafter's folder.",
+                    where=str(output),
+                    leads_to="Nothing is written.",
+                    mend="Choose an --output elsewhere, or change the drafter itself: --in-place.",
                 )
             )
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -199,8 +217,15 @@ def write_copy(folder: Path, output: Path, pinned: Mapping[str, Any]) -> None:
                     shutil.copy2(source, copied / source.name)
             (copied / "config.json").write_bytes(_encode(pinned))
             copied.rename(output)
-    except (OSError, RecursionError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise _cannot_write(output, error) from error
+
+
+def _in_the_way(output: Path) -> str:
+    if output.is_dir():
+        return "The output folder is not empty."
+    kind = "a file" if output.is_file() else "a pipe, a socket or a device"
+    return f"The output is {kind}, not a folder."
 
 
 def _encode(config: Mapping[str, Any]) -> bytes:

@@ -35,6 +35,31 @@ NEW_CLASS = rule(
     example="sglang-kimi-eagle sweep, on a release with a new model",
 )
 
+NO_CLASSES = rule(
+    "KE880",
+    "sweep-no-classes",
+    Severity.ERROR,
+    "Not one model class was found in the sources: their files cannot be read, are no Python, or "
+    "offer nothing to SGLang's registry. Nothing is known about this SGLang.",
+    example="sglang-kimi-eagle sweep --from a checkout that is owned by somebody else",
+)
+FILES_SKIPPED = rule(
+    "KE881",
+    "sweep-files-skipped",
+    Severity.WARNING,
+    "Some files below `srt/models` could not be read or parsed. The classes in them are missing "
+    "from the answer, and so are those that are built on them.",
+    example="sglang-kimi-eagle sweep --from a checkout in the middle of a merge",
+)
+OTHER_VERSION = rule(
+    "KE882",
+    "sweep-other-version",
+    Severity.ERROR,
+    "The sources say that they are another version of SGLang than the one that was named.",
+    example="sglang-kimi-eagle sweep --from the sources of 0.5.23 --sglang 0.5.9",
+)
+_MOST_NAMED = 5
+
 
 @dataclass(frozen=True)
 class Lacking:
@@ -95,6 +120,13 @@ class Sweep:
     """Classes that lack something and have a capture loop inside, or an adapter."""
     without: tuple[str, ...]
     """Classes with no capture loop, among them encoders, classifiers and draft models."""
+    skipped: tuple[str, ...] = ()
+    """Modules that could not be read or parsed, each with the reason."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was not one class."""
+        return not (self.complete or self.lacking or self.without)
 
     @property
     def delegates(self) -> tuple[Lacking, ...]:
@@ -112,7 +144,8 @@ def sweep(sources: Sources, adapted: frozenset[str] = frozenset()) -> Sweep:
     complete = 0
     lacking: list[Lacking] = []
     without: list[str] = []
-    for cls in ModelClasses(sources).entries():
+    models = ModelClasses(sources)
+    for cls in models.entries():
         route = route_of(cls)
         if not route.lacking:
             complete += 1
@@ -120,7 +153,11 @@ def sweep(sources: Sources, adapted: frozenset[str] = frozenset()) -> Sweep:
             without.append(cls.name)
         else:
             lacking.append(_lacking(route))
-    return Sweep(sources.version, complete, tuple(lacking), tuple(without))
+    skipped = tuple(
+        f"{module.removeprefix(MODELS + '.')}: {why}"
+        for module, why in sorted(models.unread.items())
+    )
+    return Sweep(sources.version, complete, tuple(lacking), tuple(without), skipped)
 
 
 def known_sweep(version: str) -> Sweep:
@@ -175,6 +212,31 @@ def new_classes(found: Sweep) -> Iterator[Diagnostic]:
                 leads_to="Stock SGLang fails on it under EAGLE3, after loading all weights.",
                 mend=f"Try {ADAPT}={cls.name}; if it serves, add it to the proved ones.",
             )
+
+
+def unread(found: Sweep, where: str) -> Iterator[Diagnostic]:
+    """Find what the sweep of the sources in ``where`` could not look at."""
+    seen = "; ".join(found.skipped[:_MOST_NAMED])
+    if len(found.skipped) > _MOST_NAMED:
+        seen += f"; and {len(found.skipped) - _MOST_NAMED} more"
+    mend = "Check out or install this SGLang anew, and run it as a user that may read it."
+    if found.empty:
+        yield NO_CLASSES.found(
+            "No model class was found in these sources.",
+            where=where,
+            seen=seen or "no file offers a class (EntryClass)",
+            leads_to="It cannot be said what this SGLang lacks.",
+            mend=mend,
+        )
+    elif found.skipped:
+        count = len(found.skipped)
+        yield FILES_SKIPPED.found(
+            f"{count} {'file was' if count == 1 else 'files were'} skipped.",
+            where=where,
+            seen=seen,
+            leads_to="Classes in them are missing, and those built on them seem to lack more.",
+            mend=mend,
+        )
 
 
 def _lacking(route: Route) -> Lacking:

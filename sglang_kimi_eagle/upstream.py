@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release, SetterRule
 from sglang_kimi_eagle.states import default_states
 
@@ -138,15 +139,24 @@ class Sources:
         self.package = package
         self.version = version
         self._trees: dict[str, ast.Module | None] = {}
+        self.unread: dict[str, str] = {}
+        """Module -> why its file, though it is there, could not be read or parsed."""
 
     def tree(self, module: str) -> ast.Module | None:
         """Parse ``module`` (dotted, from ``sglang``); None when that file is not to be had."""
         if module not in self._trees:
             path = self.path(module)
+            self._trees[module] = None
             try:
-                self._trees[module] = ast.parse(path.read_bytes(), filename=str(path))
-            except (OSError, SyntaxError, ValueError):
-                self._trees[module] = None
+                self._trees[module] = ast.parse(read_ordinary(path), filename=str(path))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self.unread[module] = error.strerror or str(error)
+            except (SyntaxError, ValueError) as error:
+                self.unread[module] = f"no Python: {error}"
+            except (RecursionError, MemoryError):
+                self.unread[module] = "nested too deeply"
         return self._trees[module]
 
     def path(self, module: str) -> Path:
@@ -284,7 +294,8 @@ def _moved(sources: Sources, reliances: Iterable[Reliance]) -> Iterator[Diagnost
         yield MOVED.found(
             f"{reliance.module} has no {wanted}.",
             where=f"sglang {sources.version}, {sources.path(reliance.module)}",
-            seen=f"not found in the source; every release {OLDEST} - {NEWEST} has it",
+            seen=sources.unread.get(reliance.module)
+            or f"not found in the source; every release {OLDEST} - {NEWEST} has it",
             leads_to=f"The plugin needs it {reliance.purpose}; without it nothing is patched.",
             mend=f"Use SGLang {OLDEST} - {NEWEST}, or a newer sglang-kimi-eagle; "
             "SGLANG_KIMI_EAGLE=0 switches the plugin off.",

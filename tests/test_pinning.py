@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,26 @@ def test_a_folder_in_the_way_is_refused(drafter: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_copy(drafter, tmp_path / "empty", {"new": 1})
     assert (tmp_path / "empty" / "model.safetensors").is_file()
+
+
+def test_what_is_no_folder_in_the_way_is_called_so(drafter: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("file", "is a file"), ("pipe", "is a pipe")):
+        with pytest.raises(PinRefused, match=said) as refusal:
+            write_copy(drafter, tmp_path / name, {})
+        assert refusal.value.finding.code == "KE223"
+
+
+@pytest.mark.parametrize("inside", ["sub", "a/b", "../drafter/sub", "../link/sub", "empty"])
+def test_a_copy_is_not_put_inside_the_drafter(drafter: Path, tmp_path: Path, inside: str) -> None:
+    (tmp_path / "link").symlink_to(drafter)
+    (drafter / "empty").mkdir()
+    before = sorted(drafter.rglob("*"))
+    with pytest.raises(PinRefused) as refusal:
+        write_copy(drafter, drafter / inside, {})
+    assert refusal.value.finding.code == "KE225"
+    assert sorted(drafter.rglob("*")) == before
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(

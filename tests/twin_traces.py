@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class TwinTrace:
     fed: Sequence[int] | None = None
     """What the draft model was given; None is what it was wired to."""
     partial: tuple[int, ...] = ()
+    damage: Mapping[int, float] = field(default_factory=dict)
+    """A number that one row of a state has in it."""
 
     def write(self, folder: Path) -> Path:
         import torch
@@ -68,6 +70,8 @@ class TwinTrace:
             states, count = states_of(asked.tokens), len(asked.tokens)
             states = tuple(state[:, : self.hidden_size].contiguous() for state in states)
             tensors = {f"h.{k}": states[k].clone() for k in self.states}
+            for k, value in self.damage.items():
+                tensors[f"h.{k}"][count // 2, 1] = value
             tensors["tokens"] = torch.tensor(asked.tokens)
             tensors["positions"] = torch.arange(self.start, self.start + count)
             tensors["fed"] = torch.cat([states[k] for k in self.fed or self.wired], dim=-1)

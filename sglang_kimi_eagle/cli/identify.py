@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 
 def identify(
-    dump: Annotated[Path, typer.Argument(help="A file of the dump, or the folder of its samples.")],
+    dump: Annotated[
+        Path,
+        typer.Argument(readable=False, help="A file of the dump, or the folder of its samples."),
+    ],
     trace: Annotated[
-        Path, typer.Option(help="Folder that a server wrote with SGLANG_KIMI_EAGLE_TRACE.")
+        Path,
+        typer.Option(
+            readable=False, help="Folder that a server wrote with SGLANG_KIMI_EAGLE_TRACE."
+        ),
     ],
     server: Annotated[
         str | None,
@@ -33,7 +39,9 @@ def identify(
             "sent to it first."
         ),
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Tensor-parallel rank to compare with.")] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, max=65535, help="Tensor-parallel rank to compare with.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which hidden states a training dump holds, by comparing it with traced ones."""
@@ -101,7 +109,8 @@ def _print(found: Identification) -> None:
     from sglang_kimi_eagle.dumps import report
 
     layers = found.trace.facts.num_layers
-    title = f"{printable(found.dump)} ({found.written_by}), {found.used} samples compared"
+    samples = "1 sample" if found.used == 1 else f"{found.used} samples"
+    title = f"{printable(found.dump)} ({found.written_by}), {samples} compared"
     table = Table(title=Text(title))
     table.add_column("tensor", overflow="fold", min_width=len("aux_hidden_state[0]"))
     for name in ("is", "cosine", "error", "runner-up", "rows"):

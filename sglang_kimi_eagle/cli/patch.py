@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sglang_kimi_eagle.cli.output import USAGE, print_findings, status_of
-from sglang_kimi_eagle.diagnostics import REFUSED
+from sglang_kimi_eagle.diagnostics import REFUSED, printable
 from sglang_kimi_eagle.patching.findings import (
     MIXED_TREE,
     NOT_APPLIED,
@@ -17,6 +17,9 @@ from sglang_kimi_eagle.patching.findings import (
 )
 from sglang_kimi_eagle.patching.shipped import patch_of
 from sglang_kimi_eagle.patching.trees import Tree, apply, locate, read_tree, undo
+
+_LONGEST = 4096
+"""Characters of a path that is printed."""
 
 
 def patch(
@@ -69,6 +72,10 @@ def patch(
         raise typer.Exit(REFUSED) from None
 
 
+def _named(tree: Tree) -> str:
+    return printable(f"SGLang {tree.version} in {tree.package}", _LONGEST)
+
+
 def _generated(folder: Path, version: str) -> str:
     from sglang_kimi_eagle.patching.generate import generate
 
@@ -90,18 +97,18 @@ def _write(text: str, output: Path | None) -> None:
                 mend="Name a file that can be written, or leave -o out.",
             )
         ) from error
-    typer.echo(str(output))
+    typer.echo(printable(str(output), _LONGEST))
 
 
 def _apply(tree: Tree) -> None:
     apply(tree)
     done = "was patched already" if tree.applied else "is patched"
-    typer.echo(f"SGLang {tree.version} in {tree.package} {done}.")
+    typer.echo(f"{_named(tree)} {done}.")
 
 
 def _check(tree: Tree) -> None:
     if tree.applied:
-        typer.echo(f"SGLang {tree.version} in {tree.package} is patched.")
+        typer.echo(f"{_named(tree)} is patched.")
         return
     if tree.mixed:
         finding = MIXED_TREE.found(
@@ -126,4 +133,4 @@ def _check(tree: Tree) -> None:
 def _undo(tree: Tree) -> None:
     undo(tree)
     done = "is as released again" if tree.patched else "was not patched"
-    typer.echo(f"SGLang {tree.version} in {tree.package} {done}.")
+    typer.echo(f"{_named(tree)} {done}.")

@@ -10,7 +10,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
 from sglang_kimi_eagle.cli.output import USAGE, print_findings
-from sglang_kimi_eagle.diagnostics import REFUSED
+from sglang_kimi_eagle.diagnostics import REFUSED, printable
 from sglang_kimi_eagle.drafter import Drafter
 from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.pinning import (
@@ -26,6 +26,9 @@ from sglang_kimi_eagle.releases import NEWEST, RELEASES
 from sglang_kimi_eagle.settings import Settings, parse_states
 from sglang_kimi_eagle.states import Convention, States, show, states_of
 from sglang_kimi_eagle.wiring import Reason, read_ids
+
+_LONGEST = 4096
+"""Characters of a path that is printed."""
 
 
 def pin(
@@ -74,6 +77,7 @@ def pin(
     except PinRefused as error:
         print_findings([error.finding])
         raise typer.Exit(REFUSED) from None
+    where = printable(where, _LONGEST)
     typer.echo(f"{where}: ids {list(chosen.ids)}, {chosen.convention.value}, {show(chosen.states)}")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -20,17 +22,27 @@ from sglang_kimi_eagle.launch import EAGLE3
 from sglang_kimi_eagle.measuring import CannotMeasure, require_torch
 from sglang_kimi_eagle.probing.findings import ProbeRefused
 from sglang_kimi_eagle.probing.launching import LaunchOptions, record_launch, trace_folder
+from sglang_kimi_eagle.probing.loading import check_target
 from sglang_kimi_eagle.probing.probe import DEFAULT_STEPS, Options, Progress, run_probe
 from sglang_kimi_eagle.probing.recording import NEW_TOKENS, Plan
 from sglang_kimi_eagle.probing.report import Report
 from sglang_kimi_eagle.probing.serving import address_of
-from sglang_kimi_eagle.probing.view import print_report, write_chart
+from sglang_kimi_eagle.probing.view import check_chart, print_report, write_chart
 from sglang_kimi_eagle.probing.writing import write_pin
 from sglang_kimi_eagle.server_arguments import BadCommandLine, ServerArguments
 from sglang_kimi_eagle.settings import parse_states
 
+_READY_SECONDS = 1800.0
 _INTERRUPTED = 130
 """What a shell returns for Ctrl-C."""
+_MOST = 2**31 - 1
+
+
+def _number(value: float | None) -> float | None:
+    # The bounds of an option let NaN through.
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("not a number")
+    return value
 
 
 def probe(
@@ -44,8 +56,9 @@ def probe(
     trace: Annotated[
         Path | None,
         typer.Option(
+            readable=False,
             help="Folder of a trace; with --launch the folder to write it to (default: a "
-            "temporary one)."
+            "temporary one).",
         ),
     ] = None,
     target: Annotated[
@@ -61,9 +74,17 @@ def probe(
         bool, typer.Option("--search", help="Try all combinations of the traced states too.")
     ] = False,
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Score about so many tokens. Default: all.")
+        int | None,
+        typer.Option(min=1, max=_MOST, help="Score about so many tokens. Default: all."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which --tokens takes sequences.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=_MOST,
+            help="Of the order in which --tokens takes sequences. Default: 0.",
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1, or auto: a GPU where there is one.")
     ] = "auto",
@@ -74,38 +95,77 @@ def probe(
         bool, typer.Option("--keep", help="With --launch: leave the server running.")
     ] = False,
     python: Annotated[
-        str, typer.Option(help="With --launch: the interpreter that has SGLang.")
-    ] = sys.executable,
+        str | None,
+        typer.Option(
+            help="With --launch: the interpreter that has SGLang. Default: the one that runs this."
+        ),
+    ] = None,
     states: Annotated[
-        str, typer.Option(help="With --launch: states to trace, as 2,3,30; or all.")
-    ] = "all",
+        str | None,
+        typer.Option(help="With --launch: states to trace, as 2,3,30. Default: all."),
+    ] = None,
     new_tokens: Annotated[
-        int, typer.Option(min=1, max=4096, help="With --launch: of each continuation.")
-    ] = NEW_TOKENS,
+        int | None,
+        typer.Option(
+            min=1, max=4096, help=f"With --launch: of each continuation. Default: {NEW_TOKENS}."
+        ),
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="With --launch: seconds for the server to be ready.")
-    ] = 1800.0,
+        float | None,
+        typer.Option(
+            min=1,
+            max=86_400,
+            callback=_number,
+            help="With --launch: seconds for the server to be ready. Default: 1800.",
+        ),
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Pin a clear verdict in config.json, keeping a backup.")
     ] = False,
-    chart: Annotated[Path | None, typer.Option(help="Draw the candidates to this PNG.")] = None,
+    chart: Annotated[
+        Path | None, typer.Option(readable=False, help="Draw the candidates to this PNG.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score the wirings that a drafter may have been trained with, on traced states."""
     checkpoint = open_drafter(drafter)
-    options = Options(target, steps or DEFAULT_STEPS, search, tokens, seed)
+    if seed is not None and tokens is None:
+        raise typer.BadParameter("it goes with --tokens", param_hint="--seed")
+    _refuse_unknown(device)
+    options = Options(target, steps or DEFAULT_STEPS, search, tokens, seed or 0)
     with _refusals():
         if not launch:
             if trace is None:
                 raise typer.BadParameter("give --trace FOLDER, or --launch")
-            if arguments or keep:
-                raise typer.BadParameter("--keep and launch arguments go with --launch")
+            _refuse_without_launch(
+                {
+                    "launch arguments": arguments,
+                    "--keep": keep or None,
+                    "--python": python,
+                    "--states": states,
+                    "--new-tokens": new_tokens,
+                    "--timeout": timeout,
+                }
+            )
             require_torch()
+            if chart is not None:
+                check_chart(chart)
             options = dataclasses.replace(options, device=_device(device))
             report = _scored(checkpoint, trace, options, quiet=as_json)
         else:
-            launching = _launch_options(arguments or [], python, states, keep, timeout, new_tokens)
+            launching = _launch_options(
+                arguments or [],
+                python or sys.executable,
+                states or "all",
+                keep,
+                _READY_SECONDS if timeout is None else timeout,
+                NEW_TOKENS if new_tokens is None else new_tokens,
+            )
             require_torch()
+            if chart is not None:
+                check_chart(chart)
+            if target is not None:
+                check_target(target)
             if steps is None:
                 options = dataclasses.replace(options, steps=_steps_of(launching))
             # The server holds the GPU as long as it runs.
@@ -113,6 +173,13 @@ def probe(
             options = dataclasses.replace(options, device=_device(chosen))
             report = _launched(checkpoint, trace, launching, options, quiet=as_json)
     _finish(checkpoint, report, write=write, chart=chart, as_json=as_json)
+
+
+def _refuse_without_launch(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None and value != []:
+            verb = "go" if name == "launch arguments" else "goes"
+            raise typer.BadParameter(f"{name} {verb} with --launch")
 
 
 def _launch_options(
@@ -150,6 +217,14 @@ def _launched(
         with _progress(quiet) as told:
             record_launch(launching, folder, told)
         return _scored(drafter, folder, options, quiet=quiet)
+
+
+def _refuse_unknown(device: str) -> None:
+    """Refuse devices of torch that hold no numbers, or that are not meant."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device):
+        raise typer.BadParameter(
+            f"{device!r} is none of auto, cpu, cuda and cuda:N", param_hint="--device"
+        )
 
 
 def _device(text: str) -> str:

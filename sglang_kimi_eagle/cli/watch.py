@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _SHORTEST, _LONGEST = 0.2, 86_400.0
+"""Seconds between readings, and of a watch that ends by itself."""
 
 
 def watch(
@@ -62,7 +63,8 @@ def watch(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Say it once and end.")] = False,
     duration: Annotated[
-        float | None, typer.Option("--for", help="Watch for so many seconds, then end.")
+        float | None,
+        typer.Option("--for", help="Watch for so many seconds, a day at most, then end."),
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between readings.")] = 5.0,
     as_json: Annotated[
@@ -81,7 +83,7 @@ def watch(
     if prometheus and as_json:
         _usage("Give --prometheus or --json, not both.")
     _check("--interval", interval, _SHORTEST, _LONGEST)
-    _check("--for", duration, 0.0, math.inf)
+    _check("--for", duration, 0.0, _LONGEST)
     _check("--baseline-length", baseline_length, 1.0, 1000.0)
     _check("--plain-rate", plain_rate, 0.0, 1e9)
     settings = read_settings()

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
-from sglang_kimi_eagle.dumps.findings import LEAVES_FOLDER, TOO_LARGE, UNREADABLE, DumpRefused
+from sglang_kimi_eagle.dumps.findings import (
+    DAMAGED,
+    LEAVES_FOLDER,
+    TOO_LARGE,
+    UNREADABLE,
+    DumpRefused,
+)
 
 MAX_ENTRIES = 200_000
 """Files of a dump's folder; trainers dump up to some hundred thousand samples."""
@@ -55,9 +61,16 @@ class OpenFile:
         return os.fstat(self.file.fileno()).st_size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes at ``offset``; fewer where the file ends."""
-        self.file.seek(offset)
-        return self.file.read(length)
+        """Read ``length`` bytes at ``offset``; fewer where the file ends.
+
+        Raises:
+            DumpRefused: the operating system fails to read it.
+        """
+        try:
+            self.file.seek(offset)
+            return self.file.read(length)
+        except OSError as error:
+            raise DumpRefused(_unreadable(Path(self.shown), _reason(error))) from None
 
 
 def list_files(location: Path) -> list[Path]:
@@ -131,7 +144,17 @@ def unpack(packed: OpenFile, budget: Budget) -> OpenFile:
                     )
                 output.write(chunk)
         output.flush()
-    except (OSError, EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DumpRefused(
+            DAMAGED.found(
+                "A gzip file of the dump was cut or damaged.",
+                where=packed.shown,
+                seen=f"gzip: {error}",
+                leads_to="The file is not read.",
+                mend="Copy or dump it again.",
+            )
+        ) from None
+    except OSError as error:
         raise DumpRefused(_unreadable(Path(packed.shown), f"gzip: {_reason(error)}")) from None
     budget.left -= written
     return OpenFile(packed.shown, output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from sglang_kimi_eagle.dumps.findings import DumpRefused
 from sglang_kimi_eagle.dumps.matching import How, Match, TracedTokens
 from sglang_kimi_eagle.dumps.nearest import match_states
 from sglang_kimi_eagle.dumps.samples import Sample, read_samples
-from sglang_kimi_eagle.dumps.scoring import SlotRows, fit_norms, measure
+from sglang_kimi_eagle.dumps.scoring import SlotRows, fit_norms, measure, not_finite_states
 from sglang_kimi_eagle.dumps.target_weights import TargetWeights, read_weights
 from sglang_kimi_eagle.dumps.traced import traced_states
 from sglang_kimi_eagle.dumps.verdict import (
@@ -24,6 +24,7 @@ from sglang_kimi_eagle.dumps.verdict import (
     may_be_normed,
     with_fitted,
 )
+from sglang_kimi_eagle.states import State
 from sglang_kimi_eagle.tracing.trace_file import Trace
 
 MAX_ROWS = 2048
@@ -62,6 +63,10 @@ class Identification:
     findings: tuple[Diagnostic, ...]
     weights_read: bool
     """The target's weights were at hand: its final norm could be computed."""
+    not_finite: Mapping[State, int]
+    """Compared rows of the trace with NaN or infinity in them, for each state that has some."""
+    paired: int
+    """Rows of the trace that rows of the dump belong to."""
 
 
 @dataclass
@@ -87,14 +92,17 @@ def identify(dump: Path, trace: Trace) -> Identification:
         raise DumpRefused(report.no_states(trace))
     reading = _read(dump, trace)
     if not reading.matches:
-        raise DumpRefused(*report.nothing_matches(dump, trace, reading))
+        # Samples without tokens are looked for by their states: those have to be numbers.
+        by_states = any(sample.tokens is None for sample in reading.apart)
+        bad = not_finite_states(trace) if by_states else {}
+        raise DumpRefused(*report.nothing_matches(dump, trace, reading, bad))
     facts = trace.facts
     weights = read_weights(facts.target, facts.hidden_size, facts.num_layers)
     measured = measure(reading.matches, trace, weights)
-    if max((rows.rows for rows in measured.values()), default=0) < MIN_ROWS:
-        raise DumpRefused(report.too_few_rows(dump, trace, reading, measured))
-    decisions = _decide(reading.matches, trace, measured)
-    slots = tuple(DumpedSlot(name, rows, decisions[name]) for name, rows in measured.items())
+    if max((rows.rows for rows in measured.slots.values()), default=0) < MIN_ROWS:
+        raise DumpRefused(*report.too_few_rows(dump, trace, reading, measured))
+    decisions = _decide(reading.matches, trace, measured.slots)
+    slots = tuple(DumpedSlot(name, rows, decisions[name]) for name, rows in measured.slots.items())
     found = Identification(
         dump=str(dump),
         trace=trace,
@@ -105,6 +113,8 @@ def identify(dump: Path, trace: Trace) -> Identification:
         slots=slots,
         findings=(),
         weights_read=_has_norm(weights),
+        not_finite=measured.not_finite,
+        paired=sum(len(match.rows) for match in reading.matches),
     )
     return replace(found, findings=tuple(report.findings_of(found, reading)))
 

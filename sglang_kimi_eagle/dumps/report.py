@@ -21,7 +21,7 @@ from sglang_kimi_eagle.dumps.findings import (
     WIRED_OTHERWISE,
 )
 from sglang_kimi_eagle.dumps.matching import Closest, How, closest
-from sglang_kimi_eagle.dumps.scoring import Candidate, Kind, Score, SlotRows
+from sglang_kimi_eagle.dumps.scoring import Candidate, Kind, Measured, Score, has_numbers
 from sglang_kimi_eagle.dumps.traced import traced_states, untraced_states
 from sglang_kimi_eagle.dumps.verdict import (
     FLOOR,
@@ -34,6 +34,7 @@ from sglang_kimi_eagle.dumps.verdict import (
 )
 from sglang_kimi_eagle.releases import NEWEST, RELEASES, spans
 from sglang_kimi_eagle.states import State, States, show
+from sglang_kimi_eagle.tracing.finite import not_finite
 from sglang_kimi_eagle.tracing.request import VARIABLE
 from sglang_kimi_eagle.tracing.trace_file import Trace
 
@@ -44,6 +45,8 @@ SCHEMA = 1
 """Of the JSON output; described in docs/identify.md."""
 _KIMI_LAYERS = 61
 _UNUSABLE_PART = 0.1
+_LOOKED_AT = 2048
+"""First rows of a sample without tokens in which numbers are looked for."""
 
 
 def name_candidate(candidate: Candidate, num_layers: int) -> str:
@@ -108,7 +111,11 @@ def findings_of(found: Identification, reading: Reading) -> Iterator[Diagnostic]
     """Yield what is to be said beside the verdict."""
     facts = found.trace.facts
     decided = [slot for slot in found.slots if slot.decision is not None]
-    if not any(slot.decision.outcome is not Outcome.UNKNOWN for slot in decided if slot.decision):
+    bad = {k: n for k, n in found.not_finite.items() if n > _UNUSABLE_PART * found.paired}
+    if bad:
+        yield not_finite(found.trace, bad, found.paired)
+    known = any(slot.decision.outcome is not Outcome.UNKNOWN for slot in decided if slot.decision)
+    if not known and not bad:
         yield _nothing_fits(found)
     else:
         for slot in found.slots:
@@ -143,13 +150,19 @@ def findings_of(found: Identification, reading: Reading) -> Iterator[Diagnostic]
         )
 
 
-def nothing_matches(dump: Path, trace: Trace, reading: Reading) -> list[Diagnostic]:
-    """Return why no sample could be compared."""
+def nothing_matches(
+    dump: Path, trace: Trace, reading: Reading, bad: Mapping[State, int]
+) -> list[Diagnostic]:
+    """Return why no sample could be compared; ``bad`` are states that are not finite."""
     if not reading.files:
         distinct = {finding.code: finding for finding in reversed(reading.refused)}
         return [distinct[code] for code in sorted(distinct)]
     without = [sample for sample in reading.apart if sample.tokens is None]
     if without and len(without) == len(reading.apart):
+        if not has_numbers(without, _LOOKED_AT):
+            return [_no_numbers(dump, f"{len(without)} samples without token ids")]
+        if bad:
+            return [not_finite(trace, bad, trace.token_count)]
         return [
             TOKENS_DIFFER.found(
                 "The dump has no token ids, and its states are not in the trace.",
@@ -186,21 +199,20 @@ def no_states(trace: Trace) -> Diagnostic:
 
 
 def too_few_rows(
-    dump: Path, trace: Trace, reading: Reading, measured: Mapping[str, SlotRows]
-) -> Diagnostic:
-    """Build the finding of too small a comparison."""
+    dump: Path, trace: Trace, reading: Reading, measured: Measured
+) -> list[Diagnostic]:
+    """Return why too little could be compared: the dump's fault, the trace's, or both."""
     paired = sum(len(match.rows) for match in reading.matches)
-    most = max((rows.rows for rows in measured.values()), default=0)
-    if most < paired:
-        return TOO_FEW_ROWS.found(
-            "Nearly all rows of the dump that are in the trace are not finite, or zeros.",
-            where=str(dump),
-            seen=f"{paired} rows, {most} of them with numbers",
-            leads_to="Nothing can be said about them.",
-            mend="See how the dump was written: float16 overflows on large activations.",
-        )
+    if paired >= MIN_ROWS:
+        sound = max((paired - rows.unusable for rows in measured.slots.values()), default=0)
+        found = []
+        if sound < MIN_ROWS:
+            found.append(_no_numbers(dump, f"{paired} rows, {sound} of them with numbers"))
+        if measured.not_finite:
+            found.append(not_finite(trace, measured.not_finite, paired))
+        return found or [_no_common_numbers(trace, paired)]
     near = closest((match.sample for match in reading.matches), trace)
-    return TOO_FEW_ROWS.found(
+    few = TOO_FEW_ROWS.found(
         f"{paired} rows of the dump are in the trace; {MIN_ROWS} are needed.",
         where=str(dump),
         seen=f"{trace.token_count} traced tokens in {len(trace.sequences)} prompts. "
@@ -208,6 +220,27 @@ def too_few_rows(
         leads_to="Cannot tell.",
         mend="Trace texts that are in the dump, from their beginning: --server URL sends them. A "
         "server that has them in its prefix cache does not run them again: restart it.",
+    )
+    return [few]
+
+
+def _no_numbers(dump: Path, seen: str) -> Diagnostic:
+    return TOO_FEW_ROWS.found(
+        "Nearly all rows of the dump that are looked at are not finite, or zeros.",
+        where=str(dump),
+        seen=seen,
+        leads_to="Nothing can be said about them.",
+        mend="See how the dump was written: float16 overflows on large activations.",
+    )
+
+
+def _no_common_numbers(trace: Trace, paired: int) -> Diagnostic:
+    return TOO_FEW_ROWS.found(
+        "Nearly all rows of the trace that belong to the dump's are zeros.",
+        where=str(trace.folder),
+        seen=f"{paired} rows",
+        leads_to="Nothing can be compared with them.",
+        mend="See that the traced server answers sensibly, then record again.",
     )
 
 

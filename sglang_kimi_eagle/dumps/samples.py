@@ -37,6 +37,8 @@ _MAX_HEADER = 8 << 20
 _MAX_ITEMS = 200_000
 _MAX_DEPTH = 4
 _MIN_WIDTH = 8
+_UNNAMED = "tensor"
+"""What is not in a list or dict."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,7 @@ def _sample(name: str, content: Any, is_torch: bool, hidden_size: int, file: Ope
         slot for key, value in fitting for slot in _split(key, value, hidden_size, tokens, file)
     ]
     if not slots:
-        keys = [f"{key} {_describe(value)}" for key, value in leaves[:12]]
-        raise DumpRefused(_shapes(file, f"no hidden states among {', '.join(keys) or 'nothing'}"))
+        raise DumpRefused(_shapes(file, _without_states(leaves)))
     counts = {slot.values.shape[0] for slot in slots}
     rows = min(counts)
     if len(counts) > 1 or rows == 0 or rows > MAX_ROWS:
@@ -194,7 +195,7 @@ def _leaves(content: Any, file: OpenFile) -> Iterator[tuple[str, Any]]:
         if seen > _MAX_ITEMS or depth > _MAX_DEPTH:
             raise DumpRefused(_shapes(file, "lists in lists without end"))
         if isinstance(value, torch.Tensor) or _numbers(value):
-            yield name or "tensor", value
+            yield name or _UNNAMED, value
         elif _is_mapping(value):
             items = list(value.items())[: _MAX_ITEMS + 1]
             stack += [
@@ -313,8 +314,18 @@ def _states_come_first(value: torch.Tensor, tokens: tuple[int, ...] | None) -> b
 def _describe(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is None:
-        return f"a list of {len(value)}"
+        return "a list of 1 number" if len(value) == 1 else f"a list of {len(value)} numbers"
     return f"{str(value.dtype).removeprefix('torch.')} {list(shape)}"
+
+
+def _without_states(leaves: list[tuple[str, Any]]) -> str:
+    if not leaves:
+        return "neither tensors nor token ids in it"
+    if [key for key, _ in leaves] == [_UNNAMED]:
+        return f"no hidden states: it holds {_describe(leaves[0][1])}"
+    more = f" and {len(leaves) - 12} more" if len(leaves) > 12 else ""
+    named = ", ".join(f"{key} ({_describe(value)})" for key, value in leaves[:12])
+    return f"no hidden states among {named}{more}"
 
 
 def _width(file: OpenFile, states: list[tuple[str, Any]], hidden_size: int) -> Diagnostic:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sglang_kimi_eagle.dumps.matching import Match, cut
+from sglang_kimi_eagle.dumps.samples import Sample
 from sglang_kimi_eagle.dumps.target_weights import TargetWeights
 from sglang_kimi_eagle.dumps.traced import read_state, traced_states
 from sglang_kimi_eagle.states import State
@@ -83,9 +84,16 @@ class SlotRows:
         return sorted(found, key=lambda score: score.error)
 
 
-def measure(
-    matches: Sequence[Match], trace: Trace, weights: TargetWeights | None
-) -> dict[str, SlotRows]:
+@dataclass
+class Measured:
+    """What was found of every dumped tensor, and of the trace."""
+
+    slots: dict[str, SlotRows] = field(default_factory=dict)
+    not_finite: dict[State, int] = field(default_factory=dict)
+    """Traced rows with NaN or infinity in them; states that have none are not named."""
+
+
+def measure(matches: Sequence[Match], trace: Trace, weights: TargetWeights | None) -> Measured:
     """Compare every dumped tensor with every traced state.
 
     With ``weights`` also with h[0], where it was not traced, and with the final norm's output.
@@ -93,7 +101,8 @@ def measure(
     Raises:
         UnreadableTrace: a file of the trace went away.
     """
-    slots: dict[str, SlotRows] = {}
+    measured = Measured()
+    slots = measured.slots
     known = traced_states(trace)
     candidates = [Candidate(Kind.STATE, k) for k in known]
     last = trace.facts.num_layers
@@ -115,13 +124,18 @@ def measure(
         for candidate in candidates:
             wanted = traced_rows(candidate, match, block, trace, weights)
             usable_there = _usable(wanted)
+            if candidate.kind is Kind.STATE and candidate.state in known:
+                bad = int((~wanted.norm(dim=-1).isfinite()).sum())
+                if bad:
+                    state = candidate.state
+                    measured.not_finite[state] = measured.not_finite.get(state, 0) + bad
             for name, (values, usable) in dumped.items():
                 both = usable & usable_there
                 errors, cosines = _compare(values[both], wanted[both])
                 scored = slots[name].scores.setdefault(candidate, ([], []))
                 scored[0].extend(errors)
                 scored[1].extend(cosines)
-    return slots
+    return measured
 
 
 def fit_norms(
@@ -152,6 +166,29 @@ def fit_norms(
                 fitted = Candidate(Kind.NORM_FITTED, k)
                 found[name].append(Score(fitted, tuple(errors), tuple(cosines)))
     return {name: sorted(scores, key=lambda s: s.error) for name, scores in found.items()}
+
+
+def has_numbers(samples: Iterable[Sample], most: int) -> bool:
+    """Tell whether some tensor has a row among its first ``most`` that can be compared."""
+    return any(
+        bool(_usable(slot.values[:most].float()).any())
+        for sample in samples
+        for slot in sample.slots
+    )
+
+
+def not_finite_states(trace: Trace) -> dict[State, int]:
+    """Count the rows of each traced state that are not finite, by reading the whole trace."""
+    found: dict[State, int] = {}
+    for k in traced_states(trace):
+        for sequence in trace.sequences:
+            for first in range(0, len(sequence), BLOCK):
+                last = min(first + BLOCK, len(sequence))
+                values = read_state(trace, cut(sequence, first, last), k).float()
+                bad = int((~values.norm(dim=-1).isfinite()).sum())
+                if bad:
+                    found[k] = found.get(k, 0) + bad
+    return found
 
 
 def traced_rows(

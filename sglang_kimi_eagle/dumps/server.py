@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.dumps.files import Budget, list_files
@@ -19,6 +18,8 @@ from sglang_kimi_eagle.dumps.matching import agreement
 from sglang_kimi_eagle.dumps.samples import read_tokens
 from sglang_kimi_eagle.tracing.request import VARIABLE
 from sglang_kimi_eagle.tracing.trace_file import Trace, UnreadableTrace, read_trace
+from sglang_kimi_eagle.watching.address import parse_address, shown_address
+from sglang_kimi_eagle.watching.findings import WatchFailed
 
 MOST_PROMPTS = 8
 MOST_TOKENS = 512
@@ -36,8 +37,20 @@ def send(url: str, dump: Path) -> list[tuple[int, ...]]:
     SGLang 0.5.9 - 0.5.23, ``/generate`` with ``input_ids``; one token is generated.
 
     Raises:
-        DumpRefused: the dump has no tokens, or the server does not answer or refuses.
+        DumpRefused: ``url`` is no address, the dump has no tokens, or the server does not answer or
+            refuses.
     """
+    try:
+        url = str(parse_address(url))
+    except WatchFailed as problem:
+        raise DumpRefused(
+            _failed(
+                "The server has no such address.",
+                shown_address(url),
+                problem.finding.message,
+                "Give the address that the server was started with: http://127.0.0.1:30000.",
+            )
+        ) from None
     prompts: list[tuple[int, ...]] = []
     refused: list[Diagnostic] = []
     budget, root = Budget(), dump if dump.is_dir() else None
@@ -61,8 +74,6 @@ def _generate(url: str, prompt: Sequence[int]) -> None:
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
     }
     try:
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError("no http:// or https:// address")
         request = urllib.request.Request(
             f"{url.rstrip('/')}/generate",
             json.dumps(body).encode(),

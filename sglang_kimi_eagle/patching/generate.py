@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sglang_kimi_eagle.patching.diffs import FilePatch, Patch, diff
 from sglang_kimi_eagle.patching.findings import NO_LIBCST, UNKNOWN_TREE, PatchRefused
+from sglang_kimi_eagle.patching.trees import read_file
 from sglang_kimi_eagle.releases import Release
 from sglang_kimi_eagle.upstream import Installation, inspect
 
@@ -135,8 +136,24 @@ def rewritten(package: Path, steps: Steps) -> Iterator[FilePatch]:
     import libcst as cst
 
     for path in sorted(steps):
-        before = (package / path).read_bytes().decode()
+        before = _text(package / path)
         module = cst.parse_module(before)
         for step in steps[path]:
             module = step(module)
         yield diff(path, before, module.code)
+
+
+def _text(path: Path) -> str:
+    content = read_file(path)
+    try:
+        return (content or b"").decode()
+    except UnicodeDecodeError as error:
+        raise PatchRefused(
+            UNKNOWN_TREE.found(
+                "A file of the sources is not UTF-8.",
+                where=str(path),
+                seen=str(error),
+                leads_to="No patch is generated.",
+                mend="Check out this SGLang anew: every file of every release is UTF-8.",
+            )
+        ) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 from sglang_kimi_eagle.patching.diffs import FilePatch, Patch, blob_id
 from sglang_kimi_eagle.patching.findings import (
     NO_TREE,
@@ -61,14 +62,16 @@ def locate(folder: Path) -> Path:
     """
     for layout in _LAYOUTS:
         package = folder / layout
-        if (package / "srt" / "models").is_dir():
-            return package
+        # Python before 3.14 raises for a folder that may not be entered.
+        with contextlib.suppress(OSError):
+            if (package / "srt" / "models").is_dir():
+                return package
     raise PatchRefused(
         NO_TREE.found(
             "There are no SGLang sources here.",
             where=str(folder),
             seen="no python/sglang/srt, sglang/srt or srt in it",
-            leads_to="Nothing is changed.",
+            leads_to="There is nothing to look at, and nothing to patch.",
             mend="Name a checkout of SGLang, or the site-packages that it is installed in.",
         )
     )
@@ -89,7 +92,7 @@ def read_tree(folder: Path, version: str | None = None) -> Tree:
 
     def current(file: FilePatch) -> str:
         if file.path not in ids:
-            ids[file.path] = blob_id(_read(package / file.path))
+            ids[file.path] = blob_id(read_file(package / file.path))
         return ids[file.path]
 
     trees = []
@@ -170,7 +173,7 @@ def _change(tree: Tree, *, reverse: bool) -> None:
             _remove_staged(tree)
             contents = {
                 tree.package / file.path: file.apply(
-                    _read(tree.package / file.path), reverse=reverse
+                    read_file(tree.package / file.path), reverse=reverse
                 )
                 for file in tree.patch.files
                 if (file.path in tree.patched) is reverse
@@ -210,7 +213,7 @@ def _remove_staged(tree: Tree) -> None:
 
 def _write_all(contents: Mapping[Path, bytes | None]) -> None:
     """Give all files their new content, or none; None removes a file."""
-    originals = {path: _read(path) for path in contents}
+    originals = {path: read_file(path) for path in contents}
     staged: dict[Path, Path] = {}
     replaced: list[Path] = []
     try:
@@ -257,9 +260,14 @@ def _stage(path: Path, content: bytes) -> Path:
     return temporary
 
 
-def _read(path: Path) -> bytes | None:
+def read_file(path: Path) -> bytes | None:
+    """Return what is in a file of the tree; None when there is none.
+
+    Raises:
+        PatchRefused: it cannot be read, or is no ordinary file of a source's size.
+    """
     try:
-        return path.read_bytes()
+        return read_ordinary(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -268,6 +276,6 @@ def _read(path: Path) -> bytes | None:
                 f"A file cannot be read: {error.strerror}.",
                 where=str(path),
                 leads_to="Nothing is changed.",
-                mend="Run it as a user that may read the file.",
+                mend="Unpack or check out this SGLang anew, and run it as a user that may read it.",
             )
         ) from error

@@ -81,7 +81,8 @@ TARGET_NEEDED = rule(
     "probe-target-needed",
     Severity.ERROR,
     "SGLang gives the drafter the target's embedding (and its head, where the drafter has none). "
-    "They are read from the target's checkpoint, a few rows at a time, and it is not here.",
+    "They are read from the target's checkpoint, a few rows at a time, and it is not here. A "
+    "target that `--target` names has to be readable even where the drafter could do without it.",
     example="A drafter without `embed_tokens`, and a trace made on another machine",
 )
 NO_MEMORY = rule(
@@ -135,7 +136,8 @@ NO_CHART = rule(
     "KE847",
     "probe-no-chart",
     Severity.ERROR,
-    "`--chart` needs matplotlib, and a file that can be written.",
+    "`--chart` needs matplotlib, and a file that can be written. Both are looked at before "
+    "anything is scored.",
     example="sglang-kimi-eagle probe DRAFTER --trace TRACE --chart CHART.png, without matplotlib",
 )
 NO_ROOM = rule(
@@ -145,6 +147,17 @@ NO_ROOM = rule(
     "The traced states would not fit on the disk, or the folder for them cannot be made. Of "
     "Kimi-K2.5 all states of a token are 0.9 MB.",
     example="sglang-kimi-eagle probe DRAFTER --launch --trace FOLDER, with 1 GB free",
+)
+
+
+NOT_FINITE = rule(
+    "KE849",
+    "probe-weights-not-finite",
+    Severity.ERROR,
+    "A tensor that the drafter computes with, its own or one that it gets from the target, holds "
+    "NaN or infinity. A drafter of such weights drafts nothing, whatever states it is fed: its "
+    "training diverged, or the file was damaged.",
+    example="fc.weight of a training whose loss became NaN",
 )
 
 

@@ -73,6 +73,7 @@ def load(
     *,
     release: str = NEWEST,
     device: str = "cpu",
+    named: bool = False,
 ) -> Loaded:
     """Read a drafter and what the engine gives it from the target.
 
@@ -82,21 +83,38 @@ def load(
         tokens: those that will be embedded.
         release: of the engine to agree with, where releases differ.
         device: of torch.
+        named: the user named the target, so the drafter's own embedding is no substitute.
 
     Raises:
         ProbeRefused: it has something that the reference does not know, or that is missing.
     """
     try:
-        return _Loader(drafter, target, release, device).load(sorted(set(tokens)))
+        return _Loader(drafter, target, release, device, named).load(sorted(set(tokens)))
     except UnreadableDrafter as problem:
         raise ProbeRefused(*problem.findings) from problem
     except UnknownRope as problem:
         raise ProbeRefused(_unsupported(drafter, "its rope", str(problem))) from problem
 
 
+def check_target(location: str) -> None:
+    """See that a target that the user named can be read, whether it is needed or not.
+
+    Raises:
+        ProbeRefused: it is not on this machine, or has neither embedding nor head.
+    """
+    try:
+        found = target_checkpoint(location).headers
+    except UnreadableDrafter as problem:
+        raise ProbeRefused(_no_target(location, problem.findings[0].message)) from problem
+    if not found:
+        raise ProbeRefused(_no_target(location, "it has neither embedding nor head"))
+
+
 class _Loader:
-    def __init__(self, drafter: Drafter, target: str, release: str, device: str) -> None:
-        self.drafter, self.target, self.device = drafter, target, device
+    def __init__(
+        self, drafter: Drafter, target: str, release: str, device: str, named: bool
+    ) -> None:
+        self.drafter, self.target, self.device, self.named = drafter, target, device, named
         self.loader = draft_loader(RELEASES.get(release, RELEASES[NEWEST]))
         # The newest release knows every step that any release does.
         self.context = Context(drafter, None, None, RELEASES[NEWEST])
@@ -189,7 +207,7 @@ class _Loader:
                 checkpoint, name, source = targets, theirs, "target"
             except ProbeRefused:
                 # A drafter's own copy was the target's when it was trained.
-                if mine is None:
+                if mine is None or self.named:
                     raise
         assert name is not None
         vocabulary, width = checkpoint.headers[name].shape
@@ -245,6 +263,16 @@ class _Loader:
 
     def _unsupported(self, what: str, seen: str) -> Diagnostic:
         return _unsupported(self.drafter, what, seen)
+
+
+def _no_target(location: str, seen: str) -> Diagnostic:
+    return TARGET_NEEDED.found(
+        "The target that --target names cannot be read.",
+        where=location,
+        seen=seen,
+        leads_to="The drafter is not run with another target's embedding than the one asked for.",
+        mend="Give the folder or hub id of the target's checkpoint, or leave --target out.",
+    )
 
 
 def _unsupported(drafter: Drafter, what: str, seen: str) -> Diagnostic:

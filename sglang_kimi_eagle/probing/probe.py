@@ -10,6 +10,7 @@ from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import Drafter
 from sglang_kimi_eagle.drafter.values import whole
 from sglang_kimi_eagle.launch import wiring_of
+from sglang_kimi_eagle.measuring import all_finite
 from sglang_kimi_eagle.probing.acceptance import Comparison, Difference, Tally, tally
 from sglang_kimi_eagle.probing.candidates import Candidate, candidates, merged, orders
 from sglang_kimi_eagle.probing.findings import (
@@ -24,15 +25,16 @@ from sglang_kimi_eagle.probing.findings import (
     WEAK,
     ProbeRefused,
 )
-from sglang_kimi_eagle.probing.loading import Loaded, load
+from sglang_kimi_eagle.probing.loading import Loaded, check_target, load
 from sglang_kimi_eagle.probing.prompts import read_prompts
-from sglang_kimi_eagle.probing.report import Report, Scored, worst
+from sglang_kimi_eagle.probing.report import Report, Scored, counted, worst
 from sglang_kimi_eagle.probing.samples import Sample, Samples, choose
 from sglang_kimi_eagle.probing.scoring import score
 from sglang_kimi_eagle.probing.search import Searched, search
 from sglang_kimi_eagle.releases import NEWEST, RELEASES
 from sglang_kimi_eagle.settings import Settings
 from sglang_kimi_eagle.states import States, show
+from sglang_kimi_eagle.tracing.finite import finite_state
 from sglang_kimi_eagle.tracing.request import VARIABLE
 from sglang_kimi_eagle.tracing.trace_file import Trace, UnreadableTrace, read_trace
 from sglang_kimi_eagle.wiring import read_ids
@@ -77,6 +79,8 @@ def run_probe(
         ProbeRefused: it cannot be done; the findings say why.
     """
     try:
+        if options.target is not None:
+            check_target(options.target)
         trace = read_trace(folder)
         _check(drafter, trace)
         samples = choose(
@@ -181,6 +185,7 @@ class _Probe:
             self.samples.tokens,
             release=self.facts.sglang,
             device=self.options.device,
+            named=self.options.target is not None,
         )
         self.told.step(1)
         return loaded
@@ -275,7 +280,8 @@ class _Probe:
                 CANNOT_TELL.found(
                     report.verdict,
                     where=report.trace,
-                    seen=f"{report.rows} tokens of {report.sequences} sequences",
+                    seen=f"{counted(report.rows, 'row')} of "
+                    f"{counted(report.sequences, 'sequence')}",
                     leads_to="Nothing is recommended.",
                     mend="Record more prompts, or longer ones.",
                 )
@@ -331,14 +337,16 @@ def _fed_otherwise(trace: Trace, sample: Sample, running: States) -> list[Diagno
     if not trace.has_fed or not running or not set(running) <= set(trace.states):
         return []
     fed = trace.fed(sample.sequence)
-    wired = torch.cat([trace.state(sample.sequence, k) for k in running], dim=-1)
+    wired = torch.cat([finite_state(trace, sample.sequence, k) for k in running], dim=-1)
     if fed.shape == wired.shape and torch.equal(fed, wired):
         return []
     return [
         FED_OTHERWISE.found(
             "The draft model was given something else than the states it was wired to.",
             where=str(sample.sequence.pieces[0][0]),
-            seen=f"tensor fed of shape {list(fed.shape)}, wired to {show(running)}",
+            seen=f"tensor fed of shape {list(fed.shape)}"
+            + ("" if all_finite(fed) else " with NaN or infinity in it")
+            + f", wired to {show(running)}",
             leads_to="Serving can be worse than the numbers of the running wiring say.",
             mend="Look for another plugin or a patch that changes captured states: "
             "sglang-kimi-eagle doctor.",

@@ -170,6 +170,11 @@ class Report:
         }
 
 
+def counted(number: int, what: str) -> str:
+    """Format a number of things: ``1 row``, ``2 rows``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def worst(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Return findings, errors before warnings before notes."""
     order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sglang_kimi_eagle.probing.loading import Loaded
 from sglang_kimi_eagle.probing.samples import Sample
 from sglang_kimi_eagle.states import States
+from sglang_kimi_eagle.tracing.finite import finite_state
 from sglang_kimi_eagle.tracing.trace_file import Trace
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def score(
     """Score one wiring on every sample, one sample's states in memory at a time.
 
     Raises:
-        UnreadableTrace: a file of the trace went away.
+        UnreadableTrace: a file of the trace went away, or a state is not finite.
     """
     import torch
 
@@ -46,7 +47,7 @@ def score(
     with torch.inference_mode():
         for sample in samples:
             # The last token has a state, and nothing after it to be embedded.
-            fed = [trace.state(sample.sequence, k)[:-1] for k in states]
+            fed = [finite_state(trace, sample.sequence, k)[:-1] for k in states]
             hidden = loaded.reference.enter(fed)
             found.append(compare(loaded, sample, hidden, steps))
             done(sample)

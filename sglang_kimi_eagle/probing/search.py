@@ -18,6 +18,7 @@ from sglang_kimi_eagle.probing.loading import Loaded
 from sglang_kimi_eagle.probing.samples import Sample
 from sglang_kimi_eagle.probing.scoring import compare
 from sglang_kimi_eagle.states import State, States
+from sglang_kimi_eagle.tracing.finite import finite_state
 from sglang_kimi_eagle.tracing.trace_file import Trace
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def search(
         done: told how many were tried, of how many as far as is known.
 
     Raises:
-        UnreadableTrace: a file of the trace went away.
+        UnreadableTrace: a file of the trace went away, or a state is not finite.
     """
     import torch
 
@@ -116,7 +117,7 @@ class _Ranking:
         for sample in samples:
             by_state = {}
             for k in states:
-                state = trace.state(sample.sequence, k)[:-1]
+                state = finite_state(trace, sample.sequence, k)[:-1]
                 slots = range(reference.num_states)
                 parts = [reference.contribution(state, slot) for slot in slots]
                 by_state[k] = parts, reference.squares(state)

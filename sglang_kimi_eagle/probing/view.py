@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, printable
 from sglang_kimi_eagle.probing.findings import NO_CHART, ProbeRefused
-from sglang_kimi_eagle.probing.report import Report, Scored
+from sglang_kimi_eagle.probing.report import Report, Scored, counted
 from sglang_kimi_eagle.states import show
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Candidates in the table and in the chart; JSON has all of them."""
 _BAR = 12
+_INSTALL = "Install the extra `measure`."
+_ELSEWHERE = "Name a file in a folder that is there, and yours."
 _RUNNING, _OTHER = "#2b6cb0", "#a0aec0"
 
 
@@ -33,12 +37,13 @@ def print_report(report: Report, terminal: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    kind = "the target's own tokens" if report.generated else "tokens of the traced text"
+    kind = "the target's own tokens" if report.generated else "the traced text"
     terminal.print(
         Text(
             printable(
-                f"{report.drafter}: {report.rows} of {kind} in {report.sequences} sequences, "
-                f"SGLang {report.sglang}, {report.steps} steps",
+                f"{report.drafter}: {counted(report.rows, 'row')} of {kind}, in "
+                f"{counted(report.sequences, 'sequence')}, SGLang {report.sglang}, "
+                f"{counted(report.steps, 'step')}",
                 600,
             )
         )
@@ -72,6 +77,28 @@ def print_report(report: Report, terminal: Console) -> None:
         terminal.print(Text(f"Written: {report.written}"))
 
 
+def check_chart(path: Path) -> None:
+    """See, before anything is scored, that a chart could be drawn to ``path``.
+
+    Raises:
+        ProbeRefused: matplotlib is missing, or no file can be written there.
+    """
+    seen = None
+    try:
+        if not path.parent.is_dir():
+            seen = f"there is no folder {path.parent}"
+        elif path.is_dir():
+            seen = "a folder"
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            seen = "it may not be written"
+    except (OSError, ValueError) as error:
+        seen = str(error)
+    if seen is not None:
+        raise ProbeRefused(_no_chart(path, seen, _ELSEWHERE))
+    if find_spec("matplotlib") is None:
+        raise ProbeRefused(_no_chart(path, "there is no module named matplotlib", _INSTALL))
+
+
 def write_chart(report: Report, path: Path) -> None:
     """Draw the candidates' acceptance lengths with their intervals.
 
@@ -82,7 +109,7 @@ def write_chart(report: Report, path: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ProbeRefused(_no_chart(path, str(error), "Install the extra `measure`.")) from None
+        raise ProbeRefused(_no_chart(path, str(error), _INSTALL)) from None
     rows = list(reversed(shown(report)))
     figure = Figure(figsize=(8, 1.2 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -108,9 +135,7 @@ def write_chart(report: Report, path: Path) -> None:
     try:
         figure.savefig(path, format="png", dpi=120)
     except OSError as error:
-        raise ProbeRefused(
-            _no_chart(path, str(error), "Name a file in a folder of yours.")
-        ) from None
+        raise ProbeRefused(_no_chart(path, str(error), _ELSEWHERE)) from None
 
 
 def _no_chart(path: Path, seen: str, mend: str) -> Diagnostic:

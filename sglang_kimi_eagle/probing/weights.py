@@ -15,7 +15,9 @@ from sglang_kimi_eagle.drafter.folder import Folder
 from sglang_kimi_eagle.drafter.headers import read_headers
 from sglang_kimi_eagle.drafter.index import find_shards
 from sglang_kimi_eagle.drafter.location import locate
-from sglang_kimi_eagle.drafter.problems import TRUNCATED
+from sglang_kimi_eagle.drafter.problems import TRUNCATED, UNREADABLE
+from sglang_kimi_eagle.measuring import all_finite
+from sglang_kimi_eagle.probing.findings import NOT_FINITE
 
 if TYPE_CHECKING:
     import torch
@@ -42,10 +44,11 @@ class Checkpoint:
 
         Raises:
             KeyError: there is none of that name, or it is of another dtype.
-            UnreadableDrafter: the file went away or was cut.
+            UnreadableDrafter: the file went away or was cut, or its numbers are not finite.
         """
         header = self.headers[name]
-        return self._read(header, [(0, header.length)]).view(_dtype(header)).view(header.shape)
+        read = self._read(header, [(0, header.length)]).view(_dtype(header))
+        return self._finite(name, read).view(header.shape)
 
     def rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
         """Read rows of a matrix: [len(indices), its width]; raises as `tensor`."""
@@ -55,7 +58,24 @@ class Checkpoint:
             raise IndexError(f"{name} has {count} rows")
         size = header.length // count
         read = self._read(header, [(index * size, size) for index in indices])
-        return read.view(_dtype(header)).view(len(indices), width)
+        return self._finite(name, read.view(_dtype(header))).view(len(indices), width)
+
+    def _finite(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        if all_finite(values):
+            return values
+        count = int((~values.isfinite()).sum())
+        raise UnreadableDrafter(
+            [
+                NOT_FINITE.found(
+                    "A tensor that the drafter computes with is not finite.",
+                    where=self.folder.show(self.headers[name].file),
+                    seen=f"{name}: NaN or infinity in {count} of {values.numel()} numbers",
+                    leads_to="Nothing is scored.",
+                    mend="Fetch or export the checkpoint again; if it was trained so, take an "
+                    "earlier one.",
+                )
+            ]
+        )
 
     def _read(self, header: TensorHeader, parts: Sequence[tuple[int, int]]) -> torch.Tensor:
         """Read parts (offset, length) of a tensor's bytes, one after the other."""
@@ -69,7 +89,10 @@ class Checkpoint:
                 end = done + length
                 while done < end:
                     # One system call reads 2 GB at most.
-                    count = file.readinto(view[done:end])  # type: ignore[attr-defined]
+                    try:
+                        count = file.readinto(view[done:end])  # type: ignore[attr-defined]
+                    except OSError as problem:
+                        raise UnreadableDrafter([_failed(self.folder, header, problem)]) from None
                     if not count:
                         raise UnreadableDrafter([_cut(self.folder, header)])
                     done += count
@@ -112,6 +135,16 @@ def _dtype(header: TensorHeader) -> Any:
     import torch
 
     return getattr(torch, FLOATS[header.dtype])
+
+
+def _failed(folder: Folder, header: TensorHeader, problem: OSError) -> Any:
+    return UNREADABLE.found(
+        "A safetensors file cannot be read.",
+        where=folder.show(header.file),
+        seen=problem.strerror or str(problem),
+        leads_to="Nothing can be said about the drafter.",
+        mend="See that the disk is sound, or fetch the file again.",
+    )
 
 
 def _cut(folder: Folder, header: TensorHeader) -> Any:

@@ -40,6 +40,7 @@ MAX_TOKENS = 1 << 20
 """Tokens of one file; a prefill forward of SGLang has at most some ten thousand."""
 MAX_HEADER = 8 << 20
 """Bytes of one header; a thousand prompts in one forward make some 100 KB."""
+_SHOWN_RANKS = 16
 _BITS = {"BF16": 16, "F16": 16, "F32": 32, "F64": 64, "I64": 64}
 """The dtypes of a trace: the target's, and that of tokens."""
 
@@ -202,12 +203,19 @@ def read_trace(folder: Path, rank: int = 0) -> Trace:
     """
     files = list(_files(folder))
     found = [file for file in files if file.facts.rank == rank]
-    if not found:
+    if not files:
         raise UnreadableTrace(
-            _unreadable(
-                "The folder has no trace of this rank.",
-                folder,
-                f"{len(files)} trace files, none of rank {rank}",
+            _unreadable("The folder holds no trace files.", folder, f"no file named *{SUFFIX}")
+        )
+    if not found:
+        ranks = sorted({file.facts.rank for file in files})
+        raise UnreadableTrace(
+            TRACE_UNREADABLE.found(
+                f"The folder has no trace of rank {rank}.",
+                where=str(folder),
+                seen=f"{len(files)} trace files, of {_list_ranks(ranks)}",
+                mend="Name a rank that is there, or trace all of them: "
+                "SGLANG_KIMI_EAGLE_TRACE='FOLDER?ranks=all'.",
             )
         )
     first = found[0].facts
@@ -228,6 +236,12 @@ def read_trace(folder: Path, rank: int = 0) -> Trace:
         tuple(sorted(states)),
         all(file.has_fed for file in found),
     )
+
+
+def _list_ranks(ranks: list[int]) -> str:
+    listed = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
 
 
 @dataclass(frozen=True)

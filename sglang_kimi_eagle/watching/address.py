@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
@@ -43,10 +44,11 @@ def parse_address(text: str) -> Address:
         host.encode("idna" if not host.isascii() else "ascii")
         if "[" in parts.netloc:
             ipaddress.IPv6Address(host)
-    except ValueError as problem:
-        raise _bad(text, str(problem)) from None
+    except ValueError:
+        # What Python says of it repeats parts of the address, and with them of a password.
+        raise _bad(text, "its host or its port cannot be one") from None
     if parts.scheme not in ("http", "https"):
-        raise _bad(text, f"its scheme is {parts.scheme!r}" if "://" in text else "it has no scheme")
+        raise _bad(text, "its scheme is another one" if "://" in text else "it has no scheme")
     if not host:
         raise _bad(text, "it names no host")
     if parts.username is not None or parts.password is not None:
@@ -60,13 +62,19 @@ def parse_address(text: str) -> Address:
     return Address(secure, host, port or (443 if secure else 80), prefix)
 
 
+def shown_address(text: str) -> str:
+    """Return what may be shown of an address: nothing that can hold a password or a key."""
+    if "@" in text:
+        return "(an address with an @)"
+    return re.sub(r"[?#].*", "(and a query or a fragment)", text, flags=re.DOTALL)[:200]
+
+
 def _bad(text: str, why: str) -> WatchFailed:
-    shown = text if "@" not in text else "(an address with an @)"
     return WatchFailed(
         BAD_ADDRESS.found(
             f"This is not the address of a server: {why}.",
             where="argument URL",
-            seen=repr(shown[:200]),
+            seen=repr(shown_address(text)),
             mend="Write it as http://host:30000; an API key goes into an environment variable "
             "that --api-key-env names.",
         )

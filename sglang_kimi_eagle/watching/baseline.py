@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 from sglang_kimi_eagle.states import MAX_STATES, States
 from sglang_kimi_eagle.watching.chain import chance_of, length_of
 from sglang_kimi_eagle.watching.findings import BAD_BASELINE, WatchFailed
@@ -60,14 +61,12 @@ def load_baseline(path: Path) -> Baseline:
         WatchFailed: KE867.
     """
     try:
-        if not path.is_file():
-            raise _bad(path, "no such file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
-        if len(content) > MAX_FILE:
-            raise _bad(path, f"larger than {MAX_FILE >> 20} MiB")
-        document = parse_json(content)
-    except (OSError, ValueError) as problem:
+        document = parse_json(read_ordinary(path, MAX_FILE))
+    except FileNotFoundError:
+        raise _bad(path, "no such file") from None
+    except OSError as problem:
+        raise _bad(path, problem.strerror or str(problem)) from None
+    except ValueError as problem:
         raise _bad(path, str(problem)[:200]) from None
     if not isinstance(document, dict):
         raise _bad(path, "no JSON object")

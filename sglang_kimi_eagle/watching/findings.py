@@ -112,7 +112,8 @@ NOT_SPECULATING = rule(
     "KE866",
     "watched-not-speculating",
     Severity.ERROR,
-    "The server runs without speculative decoding: there is no acceptance to watch.",
+    "There is no acceptance to watch: the server runs without speculative decoding, or it names an "
+    "algorithm and neither a number of draft steps nor one of draft tokens.",
     example="A server launched without `--speculative-algorithm`.",
 )
 BAD_BASELINE = rule(

@@ -283,6 +283,15 @@ def _shape(draft: Draft | None) -> str:
 
 
 def _not_speculating(reading: Reading) -> Diagnostic:
+    if reading.algorithm:
+        return NOT_SPECULATING.found(
+            "The server does not say how much it drafts.",
+            where=f"SGLang {reading.version}, model {reading.target}",
+            seen=f"speculative_algorithm {reading.algorithm}, but no usable "
+            "speculative_num_steps or speculative_num_draft_tokens",
+            leads_to="Acceptance cannot be told from anything: there is nothing to watch.",
+            mend="Launch it with --speculative-num-steps and --speculative-num-draft-tokens.",
+        )
     return NOT_SPECULATING.found(
         "The server runs without speculative decoding.",
         where=f"SGLang {reading.version}, model {reading.target}",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -33,9 +36,38 @@ def test_a_torch_that_cannot_be_imported_is_said(
     assert status == 3 and "KE810" in said
 
 
-@pytest.mark.parametrize("arguments", [["dump"], ["--trace", "t"], ["d", "--trace", "t", "e"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dump"],
+        ["--trace", "t"],
+        ["d", "--trace", "t", "e"],
+        ["d", "--trace", "t", "--rank", "-1"],
+        ["d", "--trace", "t", "--rank", "9" * 30],
+    ],
+)
 def test_a_wrong_command_line_is_usage(arguments: list[str]) -> None:
     assert run(*arguments)[0] == 2
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, closed: Path) -> None:
+    """Have the system refuse a path of mode 000 to everyone, as it does to all but root."""
+    system = {"open": os.open, "scandir": os.scandir, "listdir": os.listdir}
+    allowed = os.access
+
+    def refused(name: str) -> Any:
+        def call(path: Any, *more: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(path) == closed:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return system[name](path, *more, **options)
+
+        return call
+
+    for name in system:
+        monkeypatch.setattr(os, name, refused(name))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, **more: path != closed and allowed(path, mode, **more)
+    )
 
 
 measure = [pytest.mark.measure, pytest.mark.usefixtures("torch_layer")]
@@ -100,6 +132,33 @@ class TestWithTorch:
         status, output, said = run(tmp_path / "missing", "--trace", trace, "--json")
         assert status == 3 and not said
         assert json.loads(output)["findings"][0]["code"] == "KE811"
+
+    @pytest.mark.parametrize("which", ["dump", "trace"])
+    def test_what_may_not_be_read_is_status_3(
+        self, which: str, dump: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed = dump if which == "dump" else trace
+        closed.chmod(0)
+        refuse(monkeypatch, closed)
+        status, _, said = run(dump, "--trace", trace)
+        closed.chmod(0o700)
+        assert status == 3 and ("KE811" if which == "dump" else "KE801") in said
+        assert str(closed) in said.replace("\n", "") and "Permission denied" in said
+
+    def test_a_file_that_fails_to_be_read_is_status_3(self, trace: Path) -> None:
+        status, _, said = run("/proc/self/mem", "--trace", trace)
+        assert status == 3 and "KE811" in said and "/proc/self/mem" in said
+
+    def test_a_trace_that_is_not_finite_is_named(self, dump: Path, tmp_path: Path) -> None:
+        from dump_files import states_of, texts, write_trace
+
+        def broken(tokens: tuple[int, ...]) -> list[object]:
+            return [state * float("nan") for state in states_of(tokens)]
+
+        trace = write_trace(tmp_path / "nan", texts(), values=broken)
+        status, output, said = run(dump, "--trace", trace)
+        assert status == 3 and not output and "KE807 error" in said and "KE820" not in said
+        assert str(trace) in said.replace("\n", "")
 
     def test_a_folder_that_is_no_trace_is_refused(self, dump: Path, tmp_path: Path) -> None:
         status, _, said = run(dump, "--trace", tmp_path / "missing")

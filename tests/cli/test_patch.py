@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_a_refusal_is_a_diagnostic(
     done = run(*words)
     assert done.exit_code == 3
     assert f"{code} error:" in done.output
+
+
+@pytest.mark.parametrize("option", ["--check", "--apply-to", "--undo", "--from"])
+def test_a_pipe_among_the_sources_is_not_waited_for(tmp_path: Path, option: str) -> None:
+    folder = tmp_path / "sglang" / "srt" / "models"
+    folder.mkdir(parents=True)
+    for name in ("deepseek_v2.py", "kimi_k25.py"):
+        os.mkfifo(folder / name)
+    done = run(option, str(tmp_path))
+    assert done.exit_code == 3
+    assert "not an ordinary file" in done.output
+
+
+def test_a_path_that_is_printed_forges_no_line(tmp_path: Path) -> None:
+    done = run("--sglang", "0.5.9", "-o", str(tmp_path / "a\nb\x1b[2J"))
+    assert done.exit_code == 0
+    assert done.output.count("\n") == 1 and "\x1b" not in done.output
 
 
 @pytest.mark.wheels

@@ -37,6 +37,12 @@ def test_states_are_declared_in_a_copy(drafter: Path, tmp_path: Path) -> None:
     assert "layer_id_convention" not in eagle_config(drafter)
 
 
+def test_the_path_of_the_copy_forges_no_line(drafter: Path, tmp_path: Path) -> None:
+    status, output = run("pin", drafter, "--states", "3,31,59", "-o", tmp_path / "a\nb\x1b[2J")
+    assert status == 0
+    assert output.count("\n") == 1 and "\x1b" not in output and "a\\nb" in output
+
+
 def test_a_convention_is_declared_in_place(drafter: Path) -> None:
     assert run("pin", drafter, "--convention", "layer_input", "--in-place")[0] == 0
     assert eagle_config(drafter)["layer_id_convention"] == "layer_input"

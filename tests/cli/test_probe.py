@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def copied(recipe: DrafterRecipe, folder: Path) -> Path:
     [
         [],
         ["--trace", "t", "--keep"],
+        ["--trace", "t", "--python", "python3"],
+        ["--trace", "t", "--states", "all"],
+        ["--trace", "t", "--new-tokens", "96"],
+        ["--trace", "t", "--timeout", "1800"],
+        ["--trace", "t", "--seed", "3"],
+        ["--trace", "t", "--device", "meta"],
+        ["--trace", "t", "--device", "cpu:7"],
+        ["--trace", "t", "--device", "cuda:"],
+        ["--launch", "--device", "mps", "--", *LAUNCH],
         ["--trace", "t", "--", *LAUNCH],
         ["--trace", "t", "--steps", "0"],
         ["--launch"],
@@ -150,6 +160,69 @@ class TestTraced:
         status, _, errors = run(drafter, "--trace", trace, "--device", "abacus")
         assert status == 2 and "--device" in errors
 
+    def test_states_that_are_not_finite_are_the_traces_fault(
+        self, drafter: Path, tmp_path: Path
+    ) -> None:
+        from twin_traces import TwinTrace, conversations
+
+        trace = TwinTrace(conversations()[4:6], damage={3: float("nan")}).write(tmp_path / "nan")
+        status, output, errors = run(drafter, "--trace", trace)
+        assert status == 3 and not output
+        assert "KE807 error" in errors and "h[3]" in errors and str(trace) in unbroken(errors)
+        assert "KE846" not in errors
+
+    def test_weights_that_are_not_finite_are_named(self, drafter: Path, trace: Path) -> None:
+        spoil(drafter / "model.safetensors", "fc.weight", float("nan"))
+        status, output, errors = run(drafter, "--trace", trace)
+        assert status == 3 and not output
+        assert "KE849 error" in errors and "fc.weight: NaN or infinity in 1 of" in errors
+
+    @pytest.mark.parametrize("more", [[], ["--launch", "--", *LAUNCH]], ids=["trace", "launch"])
+    def test_a_named_target_is_read_even_where_it_is_not_needed(
+        self, tmp_path: Path, trace: Path, more: list[str]
+    ) -> None:
+        import drafter_files
+
+        own = drafter_files.llama(own_embedding=True).write(tmp_path / "own")
+        given = ["--trace", str(tmp_path / "new" if more else trace)]
+        status, output, errors = run(own, *given, "--target", tmp_path / "none", *more)
+        assert status == 3 and not output and "KE840" in errors and "--target names" in errors
+        assert not (tmp_path / "new").exists()
+
+    def test_a_chart_that_has_no_folder_is_refused_before_scoring(
+        self, drafter: Path, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        command = sys.modules["sglang_kimi_eagle.cli.probe"]
+        monkeypatch.setattr(command, "run_probe", lambda *_: pytest.fail())
+        for chart in (tmp_path / "none" / "chart.png", tmp_path):
+            status, output, errors = run(drafter, "--trace", trace, "--chart", chart)
+            assert status == 3 and not output and "KE847" in errors
+
+    @pytest.mark.parametrize("generated", [True, False])
+    def test_the_header_is_english(self, generated: bool, drafter: Path, tmp_path: Path) -> None:
+        from twin_traces import TwinTrace, conversations
+
+        twin = TwinTrace(conversations()[4:6], prompts_file=generated)
+        _, output, _ = run(drafter, "--trace", twin.write(tmp_path / "two"))
+        kind = "the target's own tokens" if generated else "the traced text"
+        assert f"rows of {kind}, in 2 sequences, SGLang" in " ".join(output.split())
+        _, output, _ = run(drafter, "--trace", tmp_path / "two", "--tokens", "1", "--steps", "1")
+        assert f"rows of {kind}, in 1 sequence, SGLang 0.5.23, 1 step" in " ".join(output.split())
+
+
+def spoil(path: Path, name: str, value: float) -> None:
+    """Make one number of a tensor, in the middle of it, another one."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    flat = tensors[name].view(-1)
+    flat[flat.numel() // 2] = value
+    save_file(tensors, path)
+
+
+def unbroken(text: str) -> str:
+    return text.replace("\n", "")
+
 
 def test_a_chart_is_drawn(tmp_path: Path) -> None:
     from probe_reports import report
@@ -167,3 +240,16 @@ def test_a_chart_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeRefused) as refused:
         write_chart(report(), tmp_path / "none" / "chart.png")
     assert refused.value.findings[0].code == "KE847"
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--timeout", value) for value in ("inf", "nan", "0", "86401")),
+        *(("--tokens", value) for value in ("0", "9" * 30)),
+        *(("--seed", value) for value in ("-1", "9" * 30)),
+    ],
+)
+def test_numbers_are_bounded(option: tuple[str, str], tmp_path: Path) -> None:
+    status, _, said = run(tmp_path, *option)
+    assert status == 2 and option[0] in said

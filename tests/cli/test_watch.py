@@ -106,6 +106,17 @@ class TestOnce:
         assert (found["verdict"], found["status"]) == ("not_speculating", 3)
         assert found["findings"][0]["code"] == "KE866"
 
+    def test_with_draft_settings_that_cannot_be(self) -> None:
+        pages = recorded(WRONG)
+        for part in (pages["/server_info"], *pages["/server_info"]["internal_states"]):
+            part.update(speculative_num_steps="x", speculative_num_draft_tokens=-1)
+        del pages["/metrics"]
+        found = once(pages)
+        assert (found["verdict"], found["status"]) == ("not_speculating", 3)
+        (finding,) = found["findings"]
+        assert finding["code"] == "KE866" and "EAGLE3" in finding["seen"]
+        assert "without spec" not in finding["message"] + finding["mend"]
+
     @pytest.mark.parametrize(
         ("page", "code"),
         [
@@ -294,6 +305,13 @@ def test_the_api_key_comes_from_the_environment() -> None:
         ["http://host", "--baseline-length", "nan"],
         ["http://host", "--interval", "0"],
         ["http://host", "--for", "-1"],
+        *(["http://host", "--once", "--for", odd] for odd in ("inf", "nan", "86401", "1e300")),
+        ["http://host", "--interval", "inf"],
+        ["http://host", "--interval", "nan"],
+        ["http://host", "--plain-rate", "inf"],
+        ["http://host", "--baseline-length", "inf"],
+        ["http://host?key=secret"],
+        ["ftp://host/#secret"],
         ["http://host", "--plain-rate", "-1"],
         ["http://host", "--json", "--prometheus"],
         ["http://host", "--api-key-env", "NOT_SET_ANYWHERE"],

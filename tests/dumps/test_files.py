@@ -58,6 +58,13 @@ def test_a_snapshot_of_the_cache_has_its_files_among_the_blobs(tmp_path: Path) -
     assert open_file(snapshot / "data", snapshot).read_at(0, 4) == b"blob"
 
 
+def test_a_read_that_fails_is_a_finding() -> None:
+    with pytest.raises(DumpRefused) as problem:
+        open_file(Path("/proc/self/mem"), None).read_at(0, 64)
+    (finding,) = problem.value.findings
+    assert (finding.code, finding.where) == ("KE811", "/proc/self/mem")
+
+
 def test_what_is_checked_is_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "dump").write_bytes(b"first")
     opened = open_file(tmp_path / "dump", None)

@@ -390,6 +390,78 @@ def test_a_dump_of_nothing_but_nan_is_refused(trace: Path, tmp_path: Path) -> No
     assert finding.code == "KE820" and "not finite" in finding.message
 
 
+def broken_trace(
+    folder: Path, broken: Sequence[int], rows: int = TOKENS // 2, **options: Any
+) -> Path:
+    """A trace whose first rows are not finite in some states."""
+
+    def values(tokens: Tokens) -> list[Any]:
+        found = [state.clone() for state in states_of(tokens)]
+        for k in broken:
+            found[k][:rows] = float("inf")
+        return found
+
+    return write_trace(folder, texts(), values=values, **options)
+
+
+def test_a_state_of_the_trace_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    speculators(tmp_path / "dump", dumped(texts()[0]))
+    for fed, states in ((False, range(LAYERS + 1)), (True, ())):
+        trace = broken_trace(tmp_path / f"trace{fed}", [4], states=states, fed=fed)
+        found = identify(tmp_path / "dump", read_trace(trace))
+        (finding,) = [finding for finding in found.findings if finding.code == "KE807"]
+        assert finding.where == str(trace) and "h[4]: NaN or infinity in up to 32" in finding.seen
+        assert "KE818" not in codes(found)
+
+
+def test_a_dump_is_not_another_models_for_a_trace_that_is_not_finite(tmp_path: Path) -> None:
+    trace = write_trace(
+        tmp_path / "trace",
+        texts(),
+        values=lambda tokens: [
+            state * (float("nan") if k == 3 else 1) for k, state in enumerate(states_of(tokens))
+        ],
+    )
+    write_states(tmp_path / "dump", texts()[0], [states_of(texts()[0])[3].bfloat16()])
+    found = identify(tmp_path / "dump", read_trace(trace))
+    assert "KE807" in codes(found) and "KE824" not in codes(found)
+    assert list(named(found).values()) == ["not identified"]
+
+
+def test_without_tokens_too_it_is_said_which_side_is_not_finite(
+    trace: Path, tmp_path: Path
+) -> None:
+    bad = broken_trace(tmp_path / "trace", range(LAYERS + 1), TOKENS)
+    story(tmp_path / "good", dumped(texts()[0]))
+    assert [finding.code for finding in refused(tmp_path / "good", bad).findings] == ["KE807"]
+    sample = dumped(texts()[0])
+    nan = float("nan")
+    story(tmp_path / "bad", Dumped(sample.tokens, (sample.aux[0] * nan,), sample.last * nan))
+    finding = refused(tmp_path / "bad", trace).findings[0]
+    assert finding.code == "KE820" and "of the dump" in finding.message
+
+
+def test_where_both_sides_are_not_finite_both_are_named(tmp_path: Path) -> None:
+    import torch
+
+    bad = broken_trace(tmp_path / "trace", range(LAYERS + 1))
+    write_states(tmp_path / "dump", texts()[0], [torch.full((TOKENS, HIDDEN), float("nan"))])
+    found = refused(tmp_path / "dump", bad).findings
+    assert [finding.code for finding in found] == ["KE820", "KE807"]
+
+
+def test_a_trace_of_zeros_is_not_the_dumps_fault(tmp_path: Path) -> None:
+    trace = write_trace(
+        tmp_path / "trace",
+        texts(),
+        values=lambda tokens: [state * 0 for state in states_of(tokens)],
+        target=STRANGE,
+    )
+    speculators(tmp_path / "dump", dumped(texts()[0]))
+    finding = refused(tmp_path / "dump", trace).findings[0]
+    assert (finding.code, finding.where) == ("KE820", str(trace))
+
+
 @pytest.mark.parametrize(
     ("captured", "said"),
     [

@@ -280,8 +280,28 @@ def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(gzip.compress(os.urandom(1000))[:500])
     (tmp_path / "bad").write_bytes(b"\x1f\x8b" + os.urandom(100))
     (tmp_path / "twice").write_bytes(gzip.compress(gzip.compress(b"x")))
-    assert {refusal(tmp_path / name) for name in ("cut", "bad")} == {"KE811"}
-    assert refusal(tmp_path / "twice") == "KE814"
+    assert {refusal(tmp_path / name) for name in ("cut", "bad", "twice")} == {"KE814"}
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        ({}, "neither tensors nor token ids in it"),
+        ("text", "neither tensors nor token ids in it"),
+        ([1, 2, 3], "no hidden states: it holds a list of 3 numbers"),
+        ({"input_ids": [7]}, "no hidden states among input_ids (a list of 1 number)"),
+    ],
+)
+def test_what_a_file_has_instead_of_states_is_said(
+    content: object, seen: str, tmp_path: Path
+) -> None:
+    import torch
+
+    torch.save(content, tmp_path / "dump")
+    with pytest.raises(DumpRefused) as problem:
+        read(tmp_path / "dump")
+    (finding,) = problem.value.findings
+    assert (finding.code, finding.seen) == ("KE816", seen)
 
 
 @pytest.mark.parametrize(

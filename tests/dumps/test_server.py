@@ -74,7 +74,7 @@ def refusal(url: str, dump: Path) -> str:
     with pytest.raises(DumpRefused) as problem:
         send(url, dump)
     finding = problem.value.findings[0]
-    return f"{finding.code} {finding.message} {finding.seen}"
+    return f"{finding.code} {finding.message} {finding.where} {finding.seen}"
 
 
 def test_the_dumps_own_tokens_are_traced_and_compared(dump: Path, tmp_path: Path) -> None:
@@ -136,10 +136,15 @@ def test_other_answers_are_reported(
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9", "localhost:30000", "file:///etc/passwd", "http://[", "http://"]
+    "url",
+    [
+        *("http://127.0.0.1:9", "localhost:30000", "file:///etc/passwd", "http://[", "http://"),
+        *("http://host/?key=secret", "http://user:secret@host", "http://user:secret/@host"),
+    ],
 )
 def test_no_server_is_reported(url: str, dump: Path) -> None:
-    assert refusal(url, dump).startswith("KE828")
+    said = refusal(url, dump)
+    assert said.startswith("KE828") and "secret" not in said
 
 
 def test_a_dump_without_tokens_cannot_be_sent(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_kimi_eagle.ordinary_files import MAX_SOURCE
 from sglang_kimi_eagle.patching import trees
 from sglang_kimi_eagle.patching.diffs import Patch, diff
 from sglang_kimi_eagle.patching.findings import PatchRefused
@@ -178,10 +179,16 @@ def test_a_tree_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_a_diagnostic(tmp_path: Path) -> None:
     write(tmp_path, {"srt/models/deepseek_v2.py": "three\n"})
-    (tmp_path / "srt/models/kimi_k25.py").mkdir()
-    with pytest.raises(PatchRefused, match="cannot be read") as refused:
+    path = tmp_path / "srt/models/kimi_k25.py"
+    for spoil in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero")):
+        spoil()
+        with pytest.raises(PatchRefused, match="cannot be read: not an ordinary file") as refused:
+            trees.read_tree(tmp_path)
+        assert refused.value.findings[0].code == "KE701"
+        path.rmdir() if path.is_dir() else path.unlink()
+    path.write_bytes(b"#" * (MAX_SOURCE + 1))
+    with pytest.raises(PatchRefused, match="cannot be read: larger than") as refused:
         trees.read_tree(tmp_path)
-    assert refused.value.findings[0].code == "KE701"
 
 
 def test_a_folder_without_sglang_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sglang_kimi_eagle.drafter import read_drafter
 from sglang_kimi_eagle.probing.findings import ProbeRefused
 from sglang_kimi_eagle.probing.prompts import Asked
-from tiny_models.paths import CHECKPOINTS, LLAMA, MLA, DrafterRecipe
+from tiny_models.paths import CHECKPOINTS, LLAMA, MLA, TARGET, DrafterRecipe
 
 pytestmark = [pytest.mark.measure, pytest.mark.usefixtures("torch_layer")]
 
@@ -152,6 +152,44 @@ def test_a_drafter_that_drafts_nothing_is_not_recommended(tmp_path: Path) -> Non
 def test_what_was_fed_is_compared_with_the_wiring(tmp_path: Path) -> None:
     report = judge(tmp_path / "trace", asked(0), fed=(2, 4, 5))
     assert "KE846" in codes(report)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("search", [False, True])
+def test_a_traced_state_that_is_not_finite_is_refused(
+    tmp_path: Path, value: float, search: bool
+) -> None:
+    with pytest.raises(ProbeRefused) as refusal:
+        judge(tmp_path / "trace", asked(0, 9), damage={5: value}, search=search)
+    (finding,) = refusal.value.findings
+    assert finding.code == "KE807" and "h[5] has NaN or infinity in 1 of" in finding.seen
+    assert finding.where == str(tmp_path / "trace" / "0-000000.safetensors")
+
+
+def test_a_partial_state_that_is_not_finite_is_not_fed_otherwise(tmp_path: Path) -> None:
+    with pytest.raises(ProbeRefused) as refusal:
+        judge(tmp_path / "trace", asked(0), partial=(2,), damage={2: float("nan")})
+    assert [finding.code for finding in refusal.value.findings] == ["KE807"]
+
+
+def test_a_weight_of_the_target_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    target = tmp_path / "target"
+    shutil.copytree(CHECKPOINTS / TARGET, target)
+    for file in target.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name in tensors:
+            if name.endswith("embed_tokens.weight"):
+                tensors[name][:] = float("inf")
+        save_file(tensors, file)
+    with pytest.raises(ProbeRefused) as refusal:
+        judge(tmp_path / "trace", asked(0), target=str(target))
+    (finding,) = refusal.value.findings
+    assert finding.code == "KE849" and "embed_tokens.weight" in finding.seen
+    assert finding.where.startswith(str(target))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,8 @@ class TestATrace:
         write(tmp_path, 0, tensors([1, 2]))
         write(tmp_path, 0, tensors([1, 2]), rank=1)
         assert read_trace(tmp_path, 1).facts.rank == 1
-        assert "none of rank 2" in refused(tmp_path, 2)
+        assert "no trace of rank 2" in refused(tmp_path, 2)
+        assert "2 trace files, of ranks 0, 1" in refused(tmp_path, 2)
 
     def test_an_unfinished_file_is_passed_over(self, tmp_path: Path) -> None:
         write(tmp_path, 0, tensors([1, 2]))
@@ -96,7 +97,7 @@ class TestATrace:
 class TestRefused:
     def test_a_folder_that_is_not_there_or_is_empty(self, tmp_path: Path) -> None:
         assert "No such file" in refused(tmp_path / "none")
-        assert "0 trace files" in refused(tmp_path)
+        assert "holds no trace files" in refused(tmp_path)
 
     def test_traces_of_different_launches(self, tmp_path: Path) -> None:
         write(tmp_path, 0, tensors([1, 2]))

@@ -81,12 +81,23 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path, content: str) -> 
     assert failure.value.finding.code == "KE867"
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (".", "not an ordinary file"),
+        ("pipe", "not an ordinary file"),
+        ("/dev/zero", "not an ordinary file"),
+        ("none", "no such file"),
+        ("a\0b", "null"),
+        ("x" * 5000, "too long"),
+    ],
+)
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, why: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "none", tmp_path / "pipe", Path("a\0b"), Path("x" * 5000)):
-        with pytest.raises(WatchFailed) as failure:
-            load_baseline(path)
-        assert failure.value.finding.code == "KE867"
+    with pytest.raises(WatchFailed) as failure:
+        load_baseline(tmp_path / name)
+    assert failure.value.finding.code == "KE867"
+    assert why in failure.value.finding.seen
 
 
 @pytest.mark.parametrize("odd", [5, "x", [], {}, {"num_steps": 0}, {"num_steps": 1e12}, None])

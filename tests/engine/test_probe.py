@@ -121,6 +121,7 @@ def test_a_release_that_tells_no_tokens_is_probed_too(
     assert measured == pytest.approx(probed.length_of(LLAMA.trained_on), abs=WITHIN)
 
 
+@pytest.mark.matrix
 def test_two_ranks_are_probed_as_one_is(
     engines: Engines, drafters: Drafters, tmp_path: Path
 ) -> None:

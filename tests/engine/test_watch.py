@@ -130,7 +130,7 @@ def check_without_metrics(engines: Engines, drafters: Drafters, release: str) ->
         assert last_verdict_under_load(server) == "wrong_wiring"
 
 
-@pytest.mark.engine
+@pytest.mark.matrix
 def test_so_it_is_without_metrics(engines: Engines, drafters: Drafters) -> None:
     check_without_metrics(engines, drafters, "0.5.9")
 

@@ -45,7 +45,8 @@ def test_under_load_the_tokens_are_the_targets_and_nothing_leaks(
         assert resident_megabytes(server.pid) < after_one_round * 1.05
         # SGLang counts its cache slots whenever it is idle, and says when some are lost.
         time.sleep(2)
-        assert "leak" not in server.log_text and "Traceback" not in server.log_text
+        assert "leak" not in server.log_text
+        assert "Scheduler hit an exception" not in server.log_text
         group = server.pid
         os.kill(group, signal.SIGTERM)
         end = time.monotonic() + 60

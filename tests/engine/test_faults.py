@@ -72,18 +72,20 @@ class TestTwoPluginsThatPatchTheSameMethod:
             assert "their setter ran" in server.log_text
         assert states_fed(records_of(folder)) == {LLAMA.trained_on}
 
-    def test_one_that_comes_after_ours_and_changes_the_states_is_refused(
-        self, engines: Engines, drafters: Drafters, tmp_path: Path
+    def test_one_that_changes_the_states_in_the_setter_changes_nothing(
+        self, engines: Engines, drafters: Drafters, prompts: list[list[int]], tmp_path: Path
     ) -> None:
+        """Ours wraps the setter last of all, when the launch has been judged."""
         theirs = plugin_package(tmp_path, "their_plugin", _HOSTILE + _AFTER_OURS)
-        with (
-            pytest.raises(ServerFailed) as failure,
-            engines.server(
-                "0.5.23", drafters.pinned(LLAMA), cold=True, environ={"PYTHONPATH": str(theirs)}
-            ),
-        ):
-            pass
-        assert "KE008 error: The target must capture h[3], h[5], h[7]" in failure.value.log
+        folder = engines.records_folder()
+        with engines.server(
+            "0.5.23",
+            drafters.pinned(LLAMA),
+            cold=True,
+            environ={"PYTHONPATH": str(theirs), RECORDS: str(folder)},
+        ) as server:
+            server.generate(prompts[:1], 6)
+        assert states_fed(records_of(folder)) == {LLAMA.trained_on}
 
 
 class TestAnExternalModelPackage:

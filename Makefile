@@ -2,7 +2,7 @@
 #
 #   make demo         serve the tiny Kimi-K2.5 on stock SGLang and show what the plugin does
 #   make test         all tests: units on every core, then real engines of the main releases
-#   make test-fast    the tests that start no engine, on every Python found (under a minute each)
+#   make test-fast    the tests that start no engine, on every Python found (a minute or two each)
 #   make test-matrix  real engines of every release, 0.5.9 to 0.5.23
 #   make lint         ruff and mypy
 #   make docs         the documentation, into build/docs

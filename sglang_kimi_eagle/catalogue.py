@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang_kimi_eagle.states import Convention
 from sglang_kimi_eagle.wiring import Evidence, read_ids
@@ -34,8 +33,7 @@ FIELDS = (
 """The config fields of a digest; the nested layer ids are added to them."""
 
 
-@dataclass(frozen=True)
-class KnownDrafter:
+class KnownDrafter(NamedTuple):
     """One drafter whose convention is known."""
 
     name: str

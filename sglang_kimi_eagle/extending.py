@@ -7,10 +7,9 @@ module or object with functions marked by `hookimpl`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pluggy
 
@@ -65,8 +64,7 @@ class Hooks:
         """Return drafters whose convention of layer ids is known."""
 
 
-@dataclass(frozen=True)
-class Extensions:
+class Extensions(NamedTuple):
     """What registered packages bring, and what went wrong while they were asked."""
 
     checks: tuple[Callable[[Context], Iterable[Diagnostic]], ...]

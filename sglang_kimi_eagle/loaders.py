@@ -7,7 +7,7 @@ Facts read in ``srt/models/llama_eagle3.py`` and ``kimi_k25_eagle3.py``, ``layer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sglang_kimi_eagle.releases import NEWEST, RELEASES, Release
 
@@ -28,8 +28,7 @@ _IMAGES_IN_GRAPHS = (
 )
 
 
-@dataclass(frozen=True)
-class DraftLoader:
+class DraftLoader(NamedTuple):
     """The draft classes of one release, and what the engine does around them."""
 
     layer_stack: bool

@@ -12,11 +12,11 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.ordinary_files import read_ordinary
@@ -77,8 +77,7 @@ ROW_DIFFERS = rule(
 )
 
 
-@dataclass(frozen=True)
-class Reliance:
+class Reliance(NamedTuple):
     """One attribute of SGLang that the plugin relies on."""
 
     module: str
@@ -180,8 +179,7 @@ class Sources:
         return node
 
 
-@dataclass(frozen=True)
-class Inspection:
+class Inspection(NamedTuple):
     """What the sources of one SGLang do."""
 
     version: str
@@ -193,8 +191,7 @@ class Inspection:
     """Those of `METHODS` that the target's class lacks."""
 
 
-@dataclass(frozen=True)
-class Installation:
+class Installation(NamedTuple):
     """The SGLang of this interpreter, found without importing it."""
 
     package: Path

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.releases import RELEASES, Release, spans
@@ -181,8 +180,7 @@ class Reason(str, enum.Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What somebody knows about the meaning of a drafter's ids."""
 
     convention: Convention
@@ -190,8 +188,7 @@ class Evidence:
     """Where it is known from, for the log."""
 
 
-@dataclass(frozen=True)
-class Wiring:
+class Wiring(NamedTuple):
     """The states that a drafter gets on one release, with the reason."""
 
     states: States | None
@@ -209,8 +206,7 @@ class Wiring:
         return f"{states} ({self.reason.value}: {self.explanation})"
 
 
-@dataclass(frozen=True)
-class DeclaredIds:
+class DeclaredIds(NamedTuple):
     """What a drafter's config says about its states, as far as SGLang would read it."""
 
     ids: tuple[LayerId, ...] | None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang_kimi_eagle.capture import LayersToCapture, StateCapture
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
@@ -40,8 +39,7 @@ class CannotServe(Exception):
         self.findings = tuple(findings)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What an SGLang does with the layer ids of a target, as its sources say.
 
     On a release that lacks the setter it is what the setter that the adapter adds does.

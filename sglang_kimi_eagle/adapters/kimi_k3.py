@@ -14,10 +14,7 @@ import dataclasses
 import importlib
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import wrapt
+from typing import Any, NamedTuple
 
 from sglang_kimi_eagle import upstream
 from sglang_kimi_eagle.adapters.base import Adapter, CannotServe, Reading
@@ -50,8 +47,7 @@ _PREFIXES: Mapping[tuple[str, ...], Callable[..., Any]] = {
 """Parameters of `CAPTURE` -> the function that gives the prefix from them."""
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(NamedTuple):
     """Where a setter of SGLang's own keeps what it was told, on the `TRUNK`."""
 
     attribute: str
@@ -199,6 +195,7 @@ class KimiK3(Adapter):
 
 def capture_prefix(trunk: type, prefix: Callable[..., Any]) -> None:
     """Let instances of ``trunk`` that carry `MARK` capture the prefix, others as before."""
+    import wrapt  # it imports asyncio, which no check of a drafter needs
 
     def choose(
         mixture: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -211,6 +208,7 @@ def capture_prefix(trunk: type, prefix: Callable[..., Any]) -> None:
 
 def _hand_resolved_states(language: type, capture: StateCapture) -> None:
     """Call the setter with the resolved states as ids: it refuses lists that they may mend."""
+    import wrapt
 
     def hand(
         setter: Callable[..., Any], _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.checks.layout import canonical, is_vocabulary_map, ties_head
@@ -242,7 +243,8 @@ def _entries(
             else "Export d2t with the vocabulary the drafter was trained on.",
         )
         return
-    distinct = len(set(targets))
+    ascending = all(map(operator.lt, targets, islice(targets, 1, None)))
+    distinct = len(targets if ascending else set(targets))
     if distinct != len(targets):
         second = _first_repeated(targets)
         yield MAP_TWICE.found(
@@ -265,7 +267,7 @@ def _entries(
             leads_to="Draft ids are taken for the first ids of the vocabulary.",
             mend="Export d2t with the vocabulary the drafter was trained on.",
         )
-    elif not all(map(operator.lt, targets, targets[1:])):
+    elif not ascending:
         yield MAP_ORDER.found(
             "The target ids of d2t do not ascend.",
             where=place,
@@ -314,9 +316,9 @@ def _mask(context: Context, t2d: str, targets: Sequence[int], vocab: int) -> Ite
     elif header.shape != (vocab,):
         seen = f"{header}, vocab_size {vocab}"
     elif drafter.can_read(t2d):
-        marks = drafter.read_tensor(t2d)
-        marked = len(marks) - marks.tobytes().count(0)
-        wrong = len(targets) - sum(map(bool, map(marks.__getitem__, targets)))
+        marks = drafter.read_tensor(t2d).tobytes()
+        marked = len(marks) - marks.count(0)
+        wrong = bytes(map(marks.__getitem__, targets)).count(0)
         if wrong or marked != len(targets):
             seen = f"{marked} tokens marked, {len(targets)} in d2t, {wrong} of these not marked"
     if seen:

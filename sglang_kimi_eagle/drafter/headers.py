@@ -7,9 +7,7 @@ without holes.  The same conditions as in safetensors' own ``Metadata::validate`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-
-import msgspec
+from typing import NamedTuple, TypeGuard
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter.document import NotADocument, brief, decode
@@ -45,8 +43,7 @@ BITS = {
 }
 
 
-@dataclass(frozen=True)
-class TensorHeader:
+class TensorHeader(NamedTuple):
     """What a checkpoint says about one tensor, and where its bytes are."""
 
     dtype: str
@@ -61,7 +58,7 @@ class TensorHeader:
         return f"{self.dtype} {brief(self.shape)}"
 
 
-class _Entry(msgspec.Struct):
+class _Entry(NamedTuple):
     dtype: str
     shape: list[int]
     data_offsets: tuple[int, int]
@@ -94,11 +91,11 @@ def read_headers(folder: Folder, name: str) -> dict[str, TensorHeader]:
     document.pop("__metadata__", None)
     entries: dict[str, _Entry] = {}
     for tensor, fields in document.items():
-        try:
-            entries[tensor] = msgspec.convert(fields, _Entry)
-        except msgspec.ValidationError as problem:
-            finding = _malformed(path, f"tensor {brief(tensor, 80)}: {problem}")
-            raise UnreadableDrafter([finding]) from problem
+        entry = _entry(fields)
+        if entry is None:
+            seen = f"tensor {brief(tensor, 80)}: {brief(fields, 80)}"
+            raise UnreadableDrafter([_malformed(path, seen)])
+        entries[tensor] = entry
     data_size = size - 8 - length
     findings = list(_contradictions(path, entries, size, data_size))
     if findings:
@@ -113,6 +110,24 @@ def read_headers(folder: Folder, name: str) -> dict[str, TensorHeader]:
         )
         for tensor, entry in entries.items()
     }
+
+
+def _entry(fields: object) -> _Entry | None:
+    """Return the fields of a tensor; None when one is missing or of another type."""
+    if not isinstance(fields, dict):
+        return None
+    dtype, shape, offsets = (fields.get(name) for name in _Entry._fields)
+    if not (isinstance(dtype, str) and _numbers(shape) and _numbers(offsets, 2)):
+        return None
+    return _Entry(dtype, shape, (offsets[0], offsets[1]))
+
+
+def _numbers(value: object, count: int | None = None) -> TypeGuard[list[int]]:
+    return (
+        isinstance(value, list)
+        and all(type(item) is int for item in value)
+        and count in (None, len(value))
+    )
 
 
 def _contradictions(

@@ -6,7 +6,7 @@ SGLang 0.5.9 - 0.5.23, ``model_loader/loader.py`` ``_prepare_weights`` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter.config import read_object
@@ -26,8 +26,7 @@ MAX_INDEX = 32 * 1024 * 1024
 """Bytes. That of Kimi-K2.5 itself, which people give by mistake, is about 23 MB."""
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(NamedTuple):
     """The files to read and what the index says is in them."""
 
     files: tuple[str, ...]

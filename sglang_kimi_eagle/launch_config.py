@@ -13,6 +13,8 @@ from typing import Any
 FLAG = "--config"
 MAX_CONFIG = 64 * 1024
 """Bytes. Real ones have some dozens of lines."""
+MAX_BRACKETS = 500
+"""Of lists and mappings in one line; PyYAML's time grows with the square of those left open."""
 
 
 class BadLaunchConfig(ValueError):
@@ -66,6 +68,7 @@ def _one_word(value: object, where: str) -> str:
 def _read(path: Path) -> dict[Any, Any]:
     import yaml
 
+    brackets = 0
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise BadLaunchConfig(f"{FLAG} {path}: SGLang takes .yaml and .yml files only")
     try:
@@ -76,9 +79,14 @@ def _read(path: Path) -> dict[Any, Any]:
         if len(data) > MAX_CONFIG:
             raise BadLaunchConfig(f"{FLAG} {path}: larger than {MAX_CONFIG} bytes")
         text = data.decode("utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            # A small file with aliases can grow without bound.
-            raise BadLaunchConfig(f"{FLAG} {path}: aliases (*name) are not followed here")
+        for token in yaml.scan(text):
+            if isinstance(token, yaml.AliasToken):
+                # A small file with aliases can grow without bound.
+                raise BadLaunchConfig(f"{FLAG} {path}: aliases (*name) are not followed here")
+            if isinstance(token, (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)):
+                brackets += 1
+                if brackets > MAX_BRACKETS:
+                    raise BadLaunchConfig(f"{FLAG} {path}: more than {MAX_BRACKETS} brackets")
         document = yaml.safe_load(text)
     except BadLaunchConfig:
         raise

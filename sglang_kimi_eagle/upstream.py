@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -191,7 +191,8 @@ class Inspection(NamedTuple):
     """Those of `METHODS` that the target's class lacks."""
 
 
-class Installation(NamedTuple):
+@dataclass(frozen=True)
+class Installation:
     """The SGLang of this interpreter, found without importing it."""
 
     package: Path

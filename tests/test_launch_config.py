@@ -73,12 +73,12 @@ def test_an_empty_file(config: Path) -> None:
         b"a: &x [1]\nb: *x",
         b"a: [",
         b"\xff\xfe",
-        b"[" * 5000,
+        pytest.param(b"[" * 5000, id="deep"),
         b"? [a]\n: b",
         b"!!python/object/apply:os.system [id]",
-        b"a: " + b"9" * 6000,
+        pytest.param(b"a: " + b"9" * 6000, id="many digits"),
         b"a: 2001-99-99",
-        b"#" * (MAX_CONFIG + 1),
+        pytest.param(b"#" * (MAX_CONFIG + 1), id="huge"),
     ],
 )
 def test_files_that_are_none(config: Path, content: bytes) -> None:

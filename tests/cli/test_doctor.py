@@ -11,32 +11,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from drafter_files import llama, mla, tiny_target
 from judging import changed
+from sglang_kimi_eagle.cli import app
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def doctor(
-    *words: str, flags: tuple[str, ...] = (), **environ: str
-) -> subprocess.CompletedProcess[str]:
+def doctor(*words: str, **environ: str) -> Result:
+    """Run the command in this process."""
+    clean: dict[str, str | None] = {key: None for key in os.environ if "SGLANG" in key}
+    result = CliRunner().invoke(app, ["doctor", *words], env={**clean, "COLUMNS": "100", **environ})
+    assert not result.exception or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def report(*words: str, **environ: str) -> dict[str, Any]:
+    done = doctor("--json", *words, **environ)
+    return checked(done.stdout, done.stderr, done.exit_code)
+
+
+def report_of_interpreter(*flags: str, **environ: str) -> dict[str, Any]:
+    """What an interpreter of its own says of its environment."""
     clean = {key: value for key, value in os.environ.items() if "SGLANG" not in key}
-    return subprocess.run(
-        [sys.executable, *flags, "-m", "sglang_kimi_eagle", "doctor", *words],
+    done = subprocess.run(
+        [sys.executable, *flags, "-m", "sglang_kimi_eagle", "doctor", "--json"],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**clean, "COLUMNS": "100", **environ},
+        env={**clean, **environ},
     )
+    return checked(done.stdout, done.stderr, done.returncode)
 
 
-def report(*words: str, flags: tuple[str, ...] = (), **environ: str) -> dict[str, Any]:
-    done = doctor("--json", *words, flags=flags, **environ)
-    result = json.loads(done.stdout)
-    assert result["schema"] == 1
-    assert result["status"] == done.returncode
-    assert done.stderr == ""
+def checked(output: str, errors: str, status: int) -> dict[str, Any]:
+    result = json.loads(output)
+    assert (result["schema"], result["status"], errors) == (1, status, "")
     return dict(result)
 
 
@@ -64,7 +77,7 @@ def test_clean(drafter: str, target: str) -> None:
     assert found["sglang"] == {"version": "0.5.23", "installed": False}
     assert found["wiring"]["states"] == [2, 4, 5]
     done = doctor(drafter, "--target", target, "--sglang", "0.5.23")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert "Nothing is wrong" in done.stdout
     assert "h[2], h[4], h[5]" in done.stdout
 
@@ -96,7 +109,7 @@ def test_an_error(tmp_path: Path, target: str) -> None:
     assert found["status"] == 3
     assert "KE302" in [finding["code"] for finding in found["findings"]]
     done = doctor(drafter, "--sglang", "0.5.11")
-    assert done.returncode == 3
+    assert done.exit_code == 3
     assert "KE302" in done.stdout and "mend:" in done.stdout
     assert "\x1b[" not in done.stdout
 
@@ -186,7 +199,7 @@ def test_a_launch_with_a_config_file(drafter: str, target: str, tmp_path: Path) 
     assert [f["code"] for f in report(*words)["findings"]] == ["KE501"]
     config.write_text("[")
     done = doctor(*words)
-    assert done.returncode == 2 and "launch.yaml cannot be read" in done.stderr
+    assert done.exit_code == 2 and "launch.yaml cannot be read" in done.stderr
 
 
 def test_an_unknown_code_to_ignore_is_warned_about(drafter: str, target: str) -> None:
@@ -209,14 +222,14 @@ def test_an_unknown_code_to_ignore_is_warned_about(drafter: str, target: str) ->
 )
 def test_a_wrong_command_line(words: list[str]) -> None:
     done = doctor(*words)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
 
 
 def test_explain() -> None:
     done = doctor("--explain", "ke310")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert done.stdout == (ROOT / "docs" / "diagnostics" / "KE310.md").read_text()
 
 
@@ -240,23 +253,28 @@ def stand_in(tmp_path: Path, *, framework: bool) -> dict[str, str]:
 
 def test_environment_without_the_hook(tmp_path: Path) -> None:
     environ = stand_in(tmp_path, framework=False)
-    found = report(**environ)
+    found = report_of_interpreter(**environ)
     codes = [finding["code"] for finding in found["findings"]]
     assert "KE001" in codes and "KE011" not in codes
     assert found["environment"]["loaded_by"].startswith("start-up hook")
     # Without site no .pth is run.
     path = os.pathsep.join([str(ROOT), environ["PYTHONPATH"], sysconfig.get_path("purelib")])
-    found = report(flags=("-S",), PYTHONPATH=path)
+    found = report_of_interpreter("-S", PYTHONPATH=path)
     assert "KE011" in [finding["code"] for finding in found["findings"]]
     assert found["environment"]["loaded_by"] is None
 
 
 def test_environment_with_a_choice_of_plugins(tmp_path: Path) -> None:
     environ = stand_in(tmp_path, framework=True)
-    codes = [f["code"] for f in report(**environ, SGLANG_PLUGINS="other")["findings"]]
+    codes = [
+        f["code"] for f in report_of_interpreter(**environ, SGLANG_PLUGINS="other")["findings"]
+    ]
     assert "KE012" in codes
-    codes = [f["code"] for f in report(**environ, SGLANG_PLUGINS="a, kimi_eagle")["findings"]]
+    codes = [
+        f["code"]
+        for f in report_of_interpreter(**environ, SGLANG_PLUGINS="a, kimi_eagle")["findings"]
+    ]
     assert "KE012" not in codes
-    off = report(**environ, SGLANG_KIMI_EAGLE="0")
+    off = report_of_interpreter(**environ, SGLANG_KIMI_EAGLE="0")
     assert off["environment"]["switched_off"]
     assert off["environment"]["loaded_by"] is None

@@ -67,7 +67,6 @@ bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.wiring_worth
 	$(RUN) -m benchmarks.cost
 	$(RUN) -m benchmarks.load
-	$(RUN) -m benchmarks.probe
 	$(RUN) -m benchmarks.pull_request
 
 $(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt docs/requirements.txt

@@ -1,5 +1,7 @@
 """What the plugin costs: launch to ready, memory, and tokens per second, beside stock SGLang.
 
+A profile of decode batches says how often a function of the plugin, or of wrapt, was called.
+
     python -m benchmarks.cost [--release 0.5.23] [--pairs 3]
 
 Both serve the tiny Kimi-K2.5 with a drafter that both wire rightly (``pin --for-stock``).  Launches
@@ -10,9 +12,11 @@ else the machine does falls on both.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,15 +35,29 @@ ROUNDS = 15
 
 def launch(release: str, kind: str, draft: Path, scratch: Path) -> tuple[float, float]:
     """Start a server once; return the seconds to ready, and its peak memory in MB."""
+    one = server(release, kind, draft, scratch)
     begin = time.perf_counter()
-    with server(release, kind, draft, scratch) as one:
+    with one:
         return time.perf_counter() - begin, resident_megabytes(one.pid, "VmHWM:")
 
 
-def server(release: str, kind: str, draft: Path, scratch: Path) -> Server:
+def server(
+    release: str, kind: str, draft: Path, scratch: Path, environ: Mapping[str, str] | None = None
+) -> Server:
     """Return a server to be started."""
     environment = ensure(release, plugin=KINDS[kind])
-    return Server(environment, CHECKPOINTS / TARGET, draft, log=scratch / f"{kind}.log")
+    log = scratch / f"{kind}.log"
+    return Server(environment, CHECKPOINTS / TARGET, draft, environ=environ or {}, log=log)
+
+
+def profile(release: str, draft: Path, scratch: Path) -> tuple[int, int]:
+    """Return the functions called in `cProfile` of the decode loop, and how many are ours."""
+    note = scratch / "profile.json"
+    probe = {"CPU_ENGINE_PROBES": "decode_profile", "CPU_ENGINE_PROFILE": str(note)}
+    with server(release, "plugin", draft, scratch, probe) as one:
+        one.generate([prompt.ids for prompt in load_prompts(CHECKPOINTS)], TOKENS)
+    files = [file for file, _, _ in json.loads(note.read_text())]
+    return len(files), sum("kimi_eagle" in file or "wrapt" in file for file in files)
 
 
 def speeds(release: str, draft: Path, scratch: Path) -> dict[str, list[float]]:
@@ -86,6 +104,7 @@ def main() -> None:
             for kind in sorted(KINDS, reverse=bool(turn % 2)):
                 starts[kind].append(launch(options.release, kind, draft, scratch))
         rates = speeds(options.release, draft, scratch)
+        called, ours = profile(options.release, draft, scratch)
     rows = [
         row("launch to ready", *([s for s, _ in starts[kind]] for kind in KINDS), "s"),
         row("peak memory, all processes", *([m for _, m in starts[kind]] for kind in KINDS), "MB"),
@@ -97,6 +116,11 @@ def main() -> None:
         "| | stock | plugin | paired ratio, median (quartiles) |",
         "|---|---|---|---|",
         *(text for text, _ in rows),
+    ]
+    lines += [
+        "",
+        f"Profile of decode batches: {called} functions were called, {ours} of them of the plugin "
+        "or of wrapt.",
     ]
     names = ["launch to ready", "peak memory", "tokens per second"]
     picture = bars("cost", names, {"plugin / stock": [ratio for _, ratio in rows]}, "ratio")

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.acceptance import pin
-from benchmarks.reporting import write_report
+from benchmarks.reporting import bars, write_report
 from cpu_engine.environments import ensure
 from cpu_engine.load import (
     Answers,
@@ -74,7 +74,9 @@ def main() -> None:
         f"Memory, last round to second: {growth:.3f}. "
         f"Leaks in SGLang's own count: {log.count('leak')}.",
     ]
-    write_report("load", "Load, and clients that go away", lines)
+    names = [f"round {number}" for number in range(1, len(rounds) + 1)]
+    picture = bars("load", names, {"resident": [memory for _, memory, _ in rounds]}, "MB")
+    write_report("load", "Load, and clients that go away", [*lines, "", picture])
 
 
 if __name__ == "__main__":

@@ -46,8 +46,15 @@ def server(
 ) -> Server:
     """Return a server to be started."""
     environment = ensure(release, plugin=KINDS[kind])
-    log = scratch / f"{kind}.log"
-    return Server(environment, CHECKPOINTS / TARGET, draft, environ=environ or {}, log=log)
+    return Server(
+        environment,
+        CHECKPOINTS / TARGET,
+        draft,
+        # The server whose turn it is not must leave the processors to the other.
+        args=("--sleep-on-idle",),
+        environ=environ or {},
+        log=scratch / f"{kind}.log",
+    )
 
 
 def profile(release: str, draft: Path, scratch: Path) -> tuple[int, int]:

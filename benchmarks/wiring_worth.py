@@ -84,7 +84,8 @@ def server(scratch: Path, name: str, draft: Path | None, shape: tuple[str, ...])
         ensure(RELEASE, plugin=True, progress=print),
         CHECKPOINTS / TARGET,
         draft,
-        args=shape if draft is not None else (),
+        # A server whose turn it is not must leave the processors to the others.
+        args=("--sleep-on-idle", *(shape if draft is not None else ())),
         environ={"CPU_ENGINE_PROBES": "sampled_verify"},
         log=scratch / f"{name}.log",
         progress=print,

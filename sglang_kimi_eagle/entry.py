@@ -52,7 +52,7 @@ def needs_plugin(argv: list[str]) -> bool:
     words = [part for argument in argv for part in argument.split("=", 1)]
     for flag, value in itertools.pairwise(words):
         if flag == "--config":
-            return b"eagle3" in _head(Path(value)).lower()
+            return b"eagle3" in _read(Path(value)).lower()
     if not any(word.upper() == "EAGLE3" for word in words):
         return False
     if os.environ.get("SGLANG_KIMI_EAGLE_ADAPT", "").strip():
@@ -70,15 +70,16 @@ def switched_off() -> bool:
 
 def _may_be_kimi(config: Path) -> bool:
     try:
-        model_type = json.loads(_head(config)).get("model_type")
+        model_type = json.loads(_read(config)).get("model_type")
     except (ValueError, AttributeError):
         return True
     return model_type in SERVED
 
 
-def _head(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(1 << 20)
-    except OSError:
+        from sglang_kimi_eagle.ordinary_files import read_ordinary
+
+        return read_ordinary(path)
+    except (OSError, ValueError, ImportError):
         return b""

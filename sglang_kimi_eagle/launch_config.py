@@ -10,6 +10,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_kimi_eagle.ordinary_files import read_ordinary
+
 FLAG = "--config"
 MAX_CONFIG = 64 * 1024
 """Bytes. Real ones have some dozens of lines."""
@@ -72,13 +74,7 @@ def _read(path: Path) -> dict[Any, Any]:
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise BadLaunchConfig(f"{FLAG} {path}: SGLang takes .yaml and .yml files only")
     try:
-        if not path.is_file():
-            raise BadLaunchConfig(f"{FLAG} {path}: there is no such file")
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG + 1)
-        if len(data) > MAX_CONFIG:
-            raise BadLaunchConfig(f"{FLAG} {path}: larger than {MAX_CONFIG} bytes")
-        text = data.decode("utf-8")
+        text = read_ordinary(path, MAX_CONFIG).decode("utf-8")
         for token in yaml.scan(text):
             if isinstance(token, yaml.AliasToken):
                 # A small file with aliases can grow without bound.
@@ -90,6 +86,8 @@ def _read(path: Path) -> dict[Any, Any]:
         document = yaml.safe_load(text)
     except BadLaunchConfig:
         raise
+    except FileNotFoundError:
+        raise BadLaunchConfig(f"{FLAG} {path}: there is no such file") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:
         reason = " ".join(str(problem).split()) or type(problem).__name__
         raise BadLaunchConfig(f"{FLAG} {path} cannot be read: {reason}") from problem

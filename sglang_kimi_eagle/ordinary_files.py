@@ -27,5 +27,5 @@ def read_ordinary(path: Path, limit: int = MAX_SOURCE) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+        raise OSError(errno.EFBIG, f"larger than {limit >> 10} KiB", str(path))
     return content

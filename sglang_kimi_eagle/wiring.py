@@ -447,12 +447,19 @@ def _ambiguous(
         where=f"{where}, {NESTED}",
         seen=f"{list(ids)}, no eagle_config.{DECLARATION_KEY}; "
         f"{'stock SGLang ' if of_the_table else ''}{read}",
-        leads_to=f"{show(own)} are captured, as this release would without the plugin. If the "
-        "drafter was trained on the others, it drafts from states it never saw.",
+        leads_to=f"{show(own)} are captured, as {_READING[of_the_table]}. If the drafter was "
+        "trained on the others, it drafts from states it never saw.",
         mend=f"{_pin('layer_output')}  (trained on {show(outputs)}) or with --convention "
         f"layer_input  (trained on {show(inputs)}); for a "
         "read-only checkpoint set SGLANG_KIMI_EAGLE_STATES to the states.",
     )
+
+
+_READING = {
+    True: "this release would without the plugin",
+    False: "this package's adapter reads ids of this target",
+}
+"""Whose reading is kept: a release's own, or an adapter's where SGLang has none."""
 
 
 def _top_level_only(ids: Sequence[LayerId], num_layers: int, where: str) -> Diagnostic:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sglang_kimi_eagle.drafter.folder import Folder
 from sglang_kimi_eagle.drafter.problems import NOT_FOUND, UnreadableDrafter
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 
 # What huggingface_hub accepts (validate_repo_id): one or two parts, no "--" and no "..".
 _HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(?:/[A-Za-z0-9_.-]{1,96})?")
@@ -64,8 +65,8 @@ def _snapshot(hub_id: str, revision: str | None) -> Path | None:
     commit = wanted
     if not _COMMIT.fullmatch(wanted):
         try:
-            with (repository / "refs" / wanted).open("rb") as reference:
-                commit = reference.read(64).decode("ascii", "replace").strip()
+            reference = read_ordinary(repository / "refs" / wanted)
+            commit = reference.decode("ascii", "replace").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not _COMMIT.fullmatch(commit):

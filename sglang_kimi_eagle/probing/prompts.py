@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from sglang_kimi_eagle.ordinary_files import read_ordinary
 from sglang_kimi_eagle.probing.findings import BAD_PROMPTS, ProbeRefused
 
 FILE = "prompts.json"
@@ -53,12 +54,7 @@ def read_prompts(folder: Path) -> tuple[Asked, ...] | None:
     """
     path = folder / FILE
     try:
-        if not path.exists():
-            return None
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ValueError(f"more than {_MAX_BYTES} bytes")
+        data = read_ordinary(path, _MAX_BYTES)
         document: _Document = msgspec.json.decode(data, type=_Document)
         if document.schema != SCHEMA:
             raise ValueError(f"schema {document.schema}, and {SCHEMA} is read here")
@@ -66,6 +62,8 @@ def read_prompts(folder: Path) -> tuple[Asked, ...] | None:
             if not 0 < asked.prompt <= len(asked.tokens):
                 raise ValueError(f"prompt {asked.prompt} of {len(asked.tokens)} tokens")
         return document.sequences
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise ProbeRefused(
             BAD_PROMPTS.found(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tiny_models.layers import (
     GatedMLP,
     LatentProjections,
+    LatentSizes,
     RMSNorm,
     RopeTables,
     merge_heads,
@@ -294,7 +295,7 @@ class MLADrafter(Drafter):
         self.config = config
         size, eps = config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(3 * size, size, bias=False)
-        attention = LatentProjections(2 * size, size, config.latent_sizes, eps)
+        attention = LatentProjections(2 * size, size, LatentSizes.of(config), eps)
         self.layers = nn.ModuleList([DraftLayer(attention, size, config.intermediate_size, eps)])
         self.norm = RMSNorm(size, eps)
         self.lm_head = nn.Linear(size, config.vocab_size, bias=False)

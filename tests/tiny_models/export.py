@@ -64,23 +64,33 @@ def save_target(model: TargetModel, tokenizer: Tokenizer, folder: Path) -> None:
         target_to_hf(model.config, vision),
         language | vision_tensors(vision, seed=3),
     )
+    write_processing(folder, vision.media_proc_cfg())
+    shutil.copyfile(REMOTE_CODE, folder / REMOTE_CODE.name)
+    save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
+
+
+def write_processing(folder: Path, media: dict[str, Any]) -> None:
+    """The files on generation and on images that both targets have."""
     write_json(
         folder / "generation_config.json",
-        {
-            "bos_token_id": BOS_ID,
-            "eos_token_id": [EOS_ID, IM_END_ID],
-            "pad_token_id": EOS_ID,
-        },
+        {"bos_token_id": BOS_ID, "eos_token_id": [EOS_ID, IM_END_ID], "pad_token_id": EOS_ID},
     )
     write_json(
         folder / "preprocessor_config.json",
         {
             "auto_map": {"AutoProcessor": f"{REMOTE_CODE.stem}.KimiK25Processor"},
-            "media_proc_cfg": vision.media_proc_cfg(),
+            "media_proc_cfg": media,
         },
     )
-    shutil.copyfile(REMOTE_CODE, folder / REMOTE_CODE.name)
-    save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
+
+
+def language_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of an exported target's language model, without the prefix."""
+    return {
+        name.removeprefix(LANGUAGE_PREFIX): tensor
+        for name, tensor in load_file(folder / WEIGHTS).items()
+        if name.startswith(LANGUAGE_PREFIX)
+    }
 
 
 def save_drafter(drafter: Drafter, layer_ids: tuple[int, ...], folder: Path) -> None:
@@ -97,14 +107,7 @@ def save_drafter(drafter: Drafter, layer_ids: tuple[int, ...], folder: Path) -> 
 def load_target(folder: Path) -> TargetModel:
     """The twin of an exported target, in float32."""
     model = TargetModel(TextConfig())
-    tensors = load_file(folder / WEIGHTS)
-    model.load_state_dict(
-        {
-            name.removeprefix(LANGUAGE_PREFIX): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(LANGUAGE_PREFIX)
-        }
-    )
+    model.load_state_dict(language_tensors(folder))
     return model.eval().requires_grad_(False)
 
 

@@ -10,13 +10,14 @@ from tiny_models.export import (
     LANGUAGE_PREFIX,
     REMOTE_CODE,
     WEIGHTS,
+    language_tensors,
     save_tensors,
-    write_json,
+    write_processing,
 )
 from tiny_models.k3_drafter import K3Drafter, drafter_config
 from tiny_models.k3_target import K3TargetModel, K3TextConfig
 from tiny_models.k3_vision import K3VisionConfig, k3_vision_tensors
-from tiny_models.tokenizer import BOS_ID, EOS_ID, IM_END_ID, MEDIA_PAD_ID
+from tiny_models.tokenizer import BOS_ID, EOS_ID, MEDIA_PAD_ID
 
 _FROM_K25 = ("tokenizer.json", "tokenizer_config.json", REMOTE_CODE.name)
 
@@ -44,17 +45,7 @@ def save_k3_target(model: K3TargetModel, k25: Path, folder: Path) -> None:
     language = {LANGUAGE_PREFIX + name: value for name, value in model.tensors().items()}
     config = target_to_hf(model.config, vision)
     save_tensors(folder, config, language | k3_vision_tensors(vision, seed=6))
-    write_json(
-        folder / "generation_config.json",
-        {"bos_token_id": BOS_ID, "eos_token_id": [EOS_ID, IM_END_ID], "pad_token_id": EOS_ID},
-    )
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            "auto_map": {"AutoProcessor": f"{REMOTE_CODE.stem}.KimiK25Processor"},
-            "media_proc_cfg": vision.media_proc_cfg(),
-        },
-    )
+    write_processing(folder, vision.media_proc_cfg())
     for name in _FROM_K25:
         shutil.copyfile(k25 / name, folder / name)
 
@@ -70,14 +61,7 @@ def save_k3_drafter(
 def load_k3_target(folder: Path) -> K3TargetModel:
     """The twin of an exported target, in float32."""
     model = K3TargetModel(K3TextConfig())
-    tensors = load_file(folder / WEIGHTS)
-    model.load_tensors(
-        {
-            name.removeprefix(LANGUAGE_PREFIX): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(LANGUAGE_PREFIX)
-        }
-    )
+    model.load_tensors(language_tensors(folder))
     return model.eval().requires_grad_(False)
 
 

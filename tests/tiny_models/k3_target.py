@@ -41,18 +41,6 @@ class K3TextConfig:
     rms_norm_eps: float = 1e-5
     max_position_embeddings: int = 4096
 
-    @property
-    def latent_sizes(self) -> LatentSizes:
-        """Geometry of the attention."""
-        return LatentSizes(
-            self.num_attention_heads,
-            self.q_lora_rank,
-            self.kv_lora_rank,
-            self.qk_nope_head_dim,
-            self.qk_rope_head_dim,
-            self.v_head_dim,
-        )
-
     def to_hf(self) -> dict[str, Any]:
         """The ``text_config`` block of ``config.json``."""
         return asdict(self) | {
@@ -102,7 +90,7 @@ class GatedLatentAttention(LatentProjections):
     """Causal latent attention without positions, gated before its last projection."""
 
     def __init__(self, config: K3TextConfig) -> None:
-        size, sizes = config.hidden_size, config.latent_sizes
+        size, sizes = config.hidden_size, LatentSizes.of(config)
         super().__init__(size, size, sizes, config.rms_norm_eps)
         self.g_proj = nn.Linear(size, sizes.num_heads * sizes.v_head_dim, bias=False)
 

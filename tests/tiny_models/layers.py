@@ -4,6 +4,7 @@ Shapes: B sequences, T positions, H heads, D head size, C hidden size.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +81,18 @@ class LatentSizes:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+
+    @classmethod
+    def of(cls, config: Any) -> "LatentSizes":
+        """Take them from a configuration with the names of ``text_config``."""
+        return cls(
+            config.num_attention_heads,
+            config.q_lora_rank,
+            config.kv_lora_rank,
+            config.qk_nope_head_dim,
+            config.qk_rope_head_dim,
+            config.v_head_dim,
+        )
 
     @property
     def qk_head_dim(self) -> int:

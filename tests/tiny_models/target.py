@@ -64,18 +64,6 @@ class TextConfig:
     rms_norm_eps: float = 1e-5
     max_position_embeddings: int = 4096
 
-    @property
-    def latent_sizes(self) -> LatentSizes:
-        """Geometry of the attention."""
-        return LatentSizes(
-            self.num_attention_heads,
-            self.q_lora_rank,
-            self.kv_lora_rank,
-            self.qk_nope_head_dim,
-            self.qk_rope_head_dim,
-            self.v_head_dim,
-        )
-
     def to_hf(self) -> dict[str, Any]:
         """The ``text_config`` block of ``config.json``."""
         return asdict(self) | {
@@ -161,7 +149,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(size, eps)
-        self.self_attn = LatentAttention(size, size, config.latent_sizes, eps)
+        self.self_attn = LatentAttention(size, size, LatentSizes.of(config), eps)
         self.post_attention_layernorm = RMSNorm(size, eps)
         self.mlp = (
             GatedMLP(size, config.intermediate_size)

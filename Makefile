@@ -68,6 +68,7 @@ bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.cost
 	$(RUN) -m benchmarks.load
 	$(RUN) -m benchmarks.pull_request
+	$(RUN) docs/generate.py
 
 $(ENGINES)/tools/ready: pyproject.toml tests/requirements.txt docs/requirements.txt
 	$(ENGINE_PYTHON) -m venv --clear $(ENGINES)/tools

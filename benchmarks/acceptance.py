@@ -3,8 +3,8 @@
     python -m benchmarks.acceptance [--release 0.5.23]
 
 Serves the tiny Kimi-K2.5 with the drafter trained on h[3], h[5], h[7] (ids [2, 4, 6], nothing
-declared) in every way that users meet, on one machine in one run, and writes the table to
-``benchmarks/reports/acceptance.md`` and between its marks in the README.
+declared) in every way that users meet, and writes the table to ``benchmarks/reports`` and between
+its marks in the README.  Speeds, paired, are in ``benchmarks.wiring_worth``.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.reporting import bars, write_report
 from cpu_engine.environments import ensure
 from cpu_engine.server import Server
 from tiny_models.paths import CHECKPOINTS, LLAMA, TARGET
 from tiny_models.prompt_file import load_prompts
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "benchmarks" / "reports" / "acceptance.md"
 README = ROOT / "README.md"
 TOKENS = 64
-ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Row:
     name: str
     states: str
     length: float | None
-    tokens_per_second: float
     output_ids: list[list[int]]
 
 
@@ -51,7 +48,7 @@ def serve(
     plugin: bool,
     environ: Mapping[str, str] = {},
 ) -> Row:
-    """Measure one way: all prompts greedily, the fastest of a few rounds."""
+    """Measure one way: all prompts greedily."""
     environment = ensure(release, plugin=plugin, progress=print)
     prompts = [prompt.ids for prompt in load_prompts(CHECKPOINTS)]
     with (
@@ -65,18 +62,12 @@ def serve(
             progress=print,
         ) as server,
     ):
-        times = []
-        for _ in range(ROUNDS):
-            begin = time.perf_counter()
-            done = server.generate(prompts, TOKENS)
-            times.append(time.perf_counter() - begin)
-    generated = sum(len(one.output_ids) for one in done)
+        done = server.generate(prompts, TOKENS)
     verified = sum(one.meta.get("spec_verify_ct") or 0 for one in done)
     return Row(
         name,
         states,
         sum(one.meta["completion_tokens"] for one in done) / verified if verified else None,
-        generated / min(times),
         [one.output_ids for one in done],
     )
 
@@ -115,27 +106,27 @@ def main() -> None:
             ),
         ]
     report = render(release, rows)
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(f"# Acceptance length by wiring\n\n{report}")
+    speculating = {row.name: row.length for row in rows if row.length is not None}
+    labels = [name.replace(", ", ",\n") for name in speculating]
+    picture = bars("acceptance", labels, {"": list(speculating.values())}, "acceptance length")
+    write_report("acceptance", "Acceptance length by wiring", [report, picture])
     marks = re.compile(r"(<!-- acceptance -->\n).*?(<!-- /acceptance -->)", re.DOTALL)
     README.write_text(marks.sub(lambda m: f"{m[1]}{report}{m[2]}", README.read_text()))
-    print(report)
     if any(row.output_ids != rows[0].output_ids for row in rows):
         raise SystemExit("greedy tokens differ between the runs")
 
 
 def render(release: str, rows: list[Row]) -> str:
-    """Format the rows as a Markdown table; speeds are ratios to no speculation."""
+    """Format the rows as a Markdown table."""
     plain = rows[0]
     lines = [
-        f"| SGLang {release} | states fed | acceptance length | tok/s, ratio | tokens |",
-        "|---|---|---|---|---|",
+        f"| SGLang {release} | states fed | acceptance length | tokens |",
+        "|---|---|---|---|",
     ]
     for row in rows:
         same = "equal" if row.output_ids == plain.output_ids else "DIFFER"
         length = "-" if row.length is None else f"{row.length:.3f}"
-        ratio = row.tokens_per_second / plain.tokens_per_second
-        lines.append(f"| {row.name} | {row.states} | {length} | {ratio:.2f} | {same} |")
+        lines.append(f"| {row.name} | {row.states} | {length} | {same} |")
     return "\n".join(lines) + "\n"
 
 

@@ -18,14 +18,12 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import drafter_files
+from benchmarks.reporting import bars, write_report
 from cpu_engine.environments import Environment, ensure
 from cpu_engine.launch import launch_args, launch_environ
 from cpu_engine.server import free_port
@@ -36,12 +34,12 @@ from sglang_kimi_eagle.probing.serving import running
 from tiny_models.paths import CHECKPOINTS, LLAMA, TARGET
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORTS = ROOT / "benchmarks" / "reports"
 RELEASE = "0.5.23"
 TOKENS = 512
 HIDDEN, VOCABULARY = 7168, 163840
 LIMIT_GB = 8.0
 ROUNDS = 3
+DRAFTERS = ("modelopt_mla", "reduced_mha")
 
 # Not ru_maxrss, which a child takes over from the process that started it.
 PEAK = """
@@ -103,7 +101,8 @@ def memory(device: str) -> list[str]:
         "| drafter | its weights, GB | peak memory, GB | read, s | scored, s |",
         "|---|---|---|---|---|",
     ]
-    for name in ("modelopt_mla", "reduced_mha"):
+    sizes: dict[str, list[float]] = {"its weights": [], "peak memory": []}
+    for name in DRAFTERS:
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint: Checkpoint = getattr(drafter_files, name)()
             drafter = checkpoint.write(Path(scratch) / "drafter", shards=4)
@@ -116,6 +115,8 @@ def memory(device: str) -> list[str]:
         assert found["tokens"] == TOKENS
         size = sum(tensor.length for tensor in checkpoint.tensors.values()) / 1e9
         peak = found["memory"] / 1e9
+        for figures, figure in zip(sizes.values(), (size, peak), strict=True):
+            figures.append(figure)
         cells = [name.replace("_", "-"), f"{size:.2f}", f"{peak:.2f}"]
         cells += [f"{found['read']:.1f}", f"{found['scored']:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -123,7 +124,7 @@ def memory(device: str) -> list[str]:
         if peak > LIMIT_GB:
             raise SystemExit(f"{name}: {peak:.2f} GB is more than {LIMIT_GB} GB")
     lines += ["", f"{found['threads']} threads. The peak has torch's own {_torch(python):.2f} GB."]
-    return lines
+    return [*lines, "", bars("probe_memory", DRAFTERS, sizes, "GB")]
 
 
 def durations() -> list[str]:
@@ -139,6 +140,9 @@ def durations() -> list[str]:
             f"round {number + 1}: probe {probes[-1]:.1f} s, two launches {pairs[-1]:.1f} s, "
             f"{bare[-1]:.1f} s until they are ready"
         )
+    seconds = [statistics.median(times) for times in (probes, pairs, bare)]
+    labels = ["probe", "two launches", "two launches\nuntil ready"]
+    picture = bars("probe_time", labels, {"": seconds}, "s")
     ratios = [ours / theirs for ours, theirs in zip(probes, pairs, strict=True)]
     to_ready = [ours / theirs for ours, theirs in zip(probes, bare, strict=True)]
     return [
@@ -147,12 +151,13 @@ def durations() -> list[str]:
         "",
         "| | s | probe / it |",
         "|---|---|---|",
-        f"| `probe --launch`: one launch, recording, 12 candidates | "
-        f"{statistics.median(probes):.1f} | 1.00 |",
-        f"| two launches, each with the same prompts | {statistics.median(pairs):.1f} | "
+        f"| `probe --launch`: one launch, recording, 12 candidates | {seconds[0]:.1f} | 1.00 |",
+        f"| two launches, each with the same prompts | {seconds[1]:.1f} | "
         f"{statistics.median(ratios):.2f} |",
-        f"| the same two, only until they are ready | {statistics.median(bare):.1f} | "
+        f"| the same two, only until they are ready | {seconds[2]:.1f} | "
         f"{statistics.median(to_ready):.2f} |",
+        "",
+        picture,
     ]
 
 
@@ -212,16 +217,11 @@ def main() -> None:
     parser.add_argument("--part", choices=("memory", "time"))
     parser.add_argument("--device", default="cpu", help="of the memory part")
     options = parser.parse_args()
-    REPORTS.mkdir(exist_ok=True)
     if options.part != "time":
-        lines = memory(options.device)
-        title = "# A probe with a drafter of Kimi-K2.5's size\n\n"
-        (REPORTS / "probe_memory.md").write_text(title + "\n".join(lines) + "\n")
+        title = "A probe with a drafter of Kimi-K2.5's size"
+        write_report("probe_memory", title, memory(options.device))
     if options.part != "memory":
-        lines = durations()
-        title = "# A probe beside two launches\n\n"
-        (REPORTS / "probe_time.md").write_text(title + "\n".join(lines) + "\n")
-        print("\n".join(lines))
+        write_report("probe_time", "A probe beside two launches", durations())
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.reporting import bars, write_report
 from cpu_engine.environments import ensure
 from cpu_engine.launch import launch_command, launch_environ
 from tiny_models.paths import CHECKPOINTS, LLAMA, TARGET
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "benchmarks" / "reports" / "refusal.md"
 RELEASES = ("0.5.9", "0.5.13.post1", "0.5.23")
 
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=5)
     pairs = parser.parse_args().pairs
+    medians: dict[str, float] = {}
     lines = ["| SGLang | import, s | refused after, s | ratio |", "|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as scratch:
         drafter = Path(scratch) / "drafter"
@@ -61,17 +62,14 @@ def main() -> None:
                 imports.append(timed(importing, environ, 0))
                 launches.append(timed(launching, environ, 3))
             ratios = [b / a for a, b in zip(imports, launches, strict=True)]
+            medians[release] = statistics.median(ratios)
             lines.append(
                 f"| {release} | {statistics.median(imports):.1f} "
-                f"| {statistics.median(launches):.1f} | {statistics.median(ratios):.2f} |"
+                f"| {statistics.median(launches):.1f} | {medians[release]:.2f} |"
             )
-    report = (
-        f"# From launch to diagnostic, with a broken drafter\n\n"
-        f"Medians of {pairs} pairs.\n\n" + "\n".join(lines) + "\n"
-    )
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(report)
-    print(report)
+    picture = bars("refusal", list(medians), {"refusal / import": list(medians.values())}, "ratio")
+    title = "From launch to diagnostic, with a broken drafter"
+    write_report("refusal", title, [f"Medians of {pairs} pairs.", "", *lines, "", picture])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ REPORTS = Path(__file__).resolve().parent / "reports"
 
 def write_report(name: str, title: str, lines: Sequence[str]) -> None:
     """Write a report, and print it."""
-    REPORTS.mkdir(exist_ok=True)
     text = "\n".join([f"# {title}", "", *lines]) + "\n"
     (REPORTS / f"{name}.md").write_text(text, "utf-8")
     print(text)
 
 
 def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Draw a bar for each label and series; return the Markdown that shows the picture."""
+    """Draw a bar for each label and series into a PNG; return the Markdown that shows it."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -17,8 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.reporting import bars, write_report
+
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "benchmarks" / "reports" / "startup_hook.md"
 
 
 def environment(folder: Path, *, wheel: Path | None) -> Path:
@@ -65,18 +66,20 @@ def main() -> None:
     added = statistics.median(differences)
     ratio = statistics.median(hooked) / statistics.median(plain)
     quarter, _, three_quarters = statistics.quantiles(differences, n=4)
-    report = (
-        "# Start of an interpreter, with and without the start-up hook\n\n"
-        f"{pairs} pairs, order alternated, Python {sys.version.split()[0]}.\n\n"
-        "| | median, ms |\n|---|---|\n"
-        f"| without the wheel | {statistics.median(plain):.2f} |\n"
-        f"| with the wheel | {statistics.median(hooked):.2f} |\n"
-        f"| paired difference | {added:.2f} (quartiles {quarter:.2f} to {three_quarters:.2f}) |\n"
-        f"| ratio | {ratio:.3f} |\n"
-    )
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(report)
-    print(report)
+    medians = [statistics.median(plain), statistics.median(hooked)]
+    lines = [
+        f"{pairs} pairs, order alternated, Python {sys.version.split()[0]}.",
+        "",
+        "| | median, ms |",
+        "|---|---|",
+        f"| without the wheel | {medians[0]:.2f} |",
+        f"| with the wheel | {medians[1]:.2f} |",
+        f"| paired difference | {added:.2f} (quartiles {quarter:.2f} to {three_quarters:.2f}) |",
+        f"| ratio | {ratio:.3f} |",
+    ]
+    picture = bars("startup_hook", ["without the wheel", "with the wheel"], {"": medians}, "ms")
+    title = "Start of an interpreter, with and without the start-up hook"
+    write_report("startup_hook", title, [*lines, "", picture])
 
 
 if __name__ == "__main__":

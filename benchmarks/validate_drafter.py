@@ -13,18 +13,16 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import drafter_files
+from benchmarks.reporting import bars, write_report
 from cpu_engine.environments import ensure
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "benchmarks" / "reports" / "validate_drafter.md"
 RELEASE = "0.5.23"
+TEMPLATES = ("reduced-mha", "torchspec-mla")
 
 START = """
 import json, re, sys, time
@@ -99,19 +97,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    lines = ["# Validating a drafter of real size"]
+    lines: list[str] = []
+    totals: dict[str, list[float]] = {}
 
     def say(line: str) -> None:
         print(line)
         lines.append(line)
 
     python, names = ensure(RELEASE, plugin=True, progress=print).python, list(SCRIPTS)
-    say(f"\nLoad of the machine: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors.")
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "target"
         target.mkdir()
         (target / "config.json").write_text(json.dumps(drafter_files.KIMI))
-        for template in ("reduced-mha", "torchspec-mla"):
+        for template in TEMPLATES:
             folder = drafter_files.TEMPLATES[template]().write(Path(scratch) / template, shards=4)
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e9
             say(f"\n{template}: {size:.2f} GB in 4 shards, {rounds} rounds, medians\n")
@@ -130,6 +128,7 @@ def main() -> None:
                     for key in ("import", "work", "total", "cpu", "memory")
                 }
                 best = min(result["total"] for result in results[name])
+                totals.setdefault(name, []).append(1e3 * median["total"])
                 ratio = statistics.median(
                     ours["total"] / theirs["total"]
                     for ours, theirs in zip(results[names[0]], results[name], strict=True)
@@ -138,8 +137,9 @@ def main() -> None:
                 cells = [f"{1e3 * value:.1f}" for value in (*milliseconds, best, median["cpu"])]
                 cells += [f"+{median['memory']:.1f}", f"{ratio:.2f}"]
                 say(f"| {name} | {' | '.join(cells)} |")
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text("\n".join(lines) + "\n")
+    shown = {name: totals[name] for name in names[:2]}
+    picture = bars("validate_drafter", list(TEMPLATES), shown, "ms, with imports")
+    write_report("validate_drafter", "Validating a drafter of real size", [*lines[1:], "", picture])
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ def compare(folder: Path, sequences: Sequence[Sequence[int]], drafts: int) -> Co
             positions = file.get_tensor("positions").tolist()
             hidden = file.get_tensor("hidden")
         if facts["mode"] == "EXTEND":
+            if facts["graph"] == "1":
+                continue
             for first, last in _runs(positions):
                 whole = tuple(tokens[first:last])
                 if whole in wholes:

@@ -20,6 +20,8 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
+from packaging.version import Version
+
 from benchmarks.gpu.replayed_states import Comparison, compare
 from benchmarks.gpu.requests import continued, flush, generate
 from benchmarks.reporting import write_report
@@ -45,6 +47,7 @@ def launch(draft: Path, records: Path, port: int, log: Path) -> subprocess.Popen
         --speculative-algorithm EAGLE3 --speculative-draft-model-path {draft}
         --speculative-num-steps {DRAFTS - 1} --speculative-eagle-topk 1
         --speculative-num-draft-tokens {DRAFTS} --mem-fraction-static 0.5
+        {eager_prefill(version("sglang"))}
     """
     path = os.pathsep.join([str(RECORDING), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as output:
@@ -55,6 +58,18 @@ def launch(draft: Path, records: Path, port: int, log: Path) -> subprocess.Popen
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def eager_prefill(release: str) -> str:
+    """Return the argument that keeps graphs out of the prefill that is compared with.
+
+    ``srt/server_args.py``: 0.5.9 has such graphs on request only.
+    """
+    if Version(release) < Version("0.5.10"):
+        return ""
+    if Version(release) < Version("0.5.14"):
+        return "--disable-piecewise-cuda-graph"
+    return "--disable-prefill-cuda-graph"
 
 
 def wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

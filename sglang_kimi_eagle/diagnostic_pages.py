@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sglang_kimi_eagle.diagnostics import Rule, rules
+from sglang_kimi_eagle.mends import mends
 
 _PACKAGE = Path(__file__).parent
 _GROUPS = {
@@ -38,7 +39,8 @@ def all_rules() -> Sequence[Rule]:
 def pages() -> dict[str, str]:
     """Return file name -> Markdown of every page and of the list of them."""
     found = all_rules()
-    result = {f"{rule.code}.md": _page(rule) for rule in found}
+    known = mends()
+    result = {f"{rule.code}.md": _page(rule, known.get(rule.code, [])) for rule in found}
     lines = ["# Diagnostics", "", "Made by `python -m sglang_kimi_eagle.diagnostic_pages`.", ""]
     group = ""
     for rule in found:
@@ -51,7 +53,7 @@ def pages() -> dict[str, str]:
     return result
 
 
-def _page(rule: Rule) -> str:
+def _page(rule: Rule, known: Sequence[str]) -> str:
     lines = [f"# {rule.code} {rule.name}", "", f"Severity: {rule.severity.value}.", ""]
     lines += [rule.summary, ""]
     if rule.example:
@@ -60,6 +62,8 @@ def _page(rule: Rule) -> str:
         lines += ["## Example", ""]
         lines += [rule.example] if prose else ["```", rule.example, "```"]
         lines.append("")
+    if known:
+        lines += ["## Mend", "", *(f"- {mend}" for mend in known), ""]
     lines += [f"`sglang-kimi-eagle doctor --explain {rule.code}` prints this page.", ""]
     return "\n".join(lines)
 

@@ -91,7 +91,8 @@ def judge(
     wiring: Wiring | None = None
     if release is not None:
         drafter, unreadable = _drafter_of(arguments)
-        findings += unreadable
+        if arguments.algorithm == EAGLE3:
+            findings += unreadable
         findings += run_checks(
             Context(drafter=drafter, target=target, arguments=arguments, release=release),
             # Strictness is applied once, over all findings.

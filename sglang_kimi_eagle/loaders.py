@@ -37,6 +37,10 @@ class DraftLoader(NamedTuple):
     than one layer is taken.  Before: ``midlayer`` alone, three states."""
     llama_norm_before_fc: bool
     """Llama: ``norm_before_fc`` builds ``input_norm``."""
+    mla_fc_quantised: bool
+    """MLA: ``fc`` takes a quantised method; before it is a plain ``nn.Linear``, as Llama's is."""
+    yarn_needs_original: bool
+    """YaRN and the like read ``original_max_position_embeddings`` without a default."""
     mla_fc_norm: bool
     """MLA: ``fc_norm``/``norm_output`` are honoured."""
     llama_yarn_mscale: bool
@@ -69,6 +73,8 @@ def draft_loader(release: Release) -> DraftLoader:
     return DraftLoader(
         layer_stack=since("0.5.12"),
         llama_norm_before_fc=since("0.5.17"),
+        mla_fc_quantised=since("0.5.15"),
+        yarn_needs_original=not since("0.5.10"),
         mla_fc_norm=since("0.5.13"),
         llama_yarn_mscale=since("0.5.16"),
         chain_positions_ahead=not since("0.5.12"),

@@ -31,6 +31,8 @@ class ServerArguments:
     num_steps: int | None = None
     eagle_topk: int | None = None
     num_draft_tokens: int | None = None
+    adaptive: bool = False
+    """``--speculative-adaptive``, 0.5.12 and later: SGLang chooses what is not given."""
     token_map: str | None = None
     attention_backend: str | None = None
     prefill_attention_backend: str | None = None
@@ -141,6 +143,7 @@ _ATTRIBUTES = {
     "num_steps": "speculative_num_steps",
     "eagle_topk": "speculative_eagle_topk",
     "num_draft_tokens": "speculative_num_draft_tokens",
+    "adaptive": "speculative_adaptive",
     "token_map": "speculative_token_map",
     "attention_backend": "attention_backend",
     "prefill_attention_backend": "prefill_attention_backend",
@@ -168,6 +171,7 @@ _FLAGS: dict[str, tuple[tuple[str, ...], type]] = {
     "num_steps": (("--speculative-num-steps",), int),
     "eagle_topk": (("--speculative-eagle-topk",), int),
     "num_draft_tokens": (("--speculative-num-draft-tokens",), int),
+    "adaptive": (("--speculative-adaptive",), bool),
     "token_map": (("--speculative-token-map",), str),
     "attention_backend": (("--attention-backend",), str),
     "prefill_attention_backend": (("--prefill-attention-backend",), str),

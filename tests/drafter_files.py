@@ -117,6 +117,19 @@ KIMI = {
     "text_config": KIMI_TEXT,
 }
 """The keys of Kimi-K2.5's config that are looked at."""
+KIMI_TOKENS = {"bos_token_id": 163584, "eos_token_id": 163585}
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "bfloat16",
+}
+"""The same keys of DeepSeek-V3's."""
 
 YARN = {
     "type": "yarn",
@@ -289,7 +302,7 @@ def _with_vocabulary(
 
 
 def torchspec_mla() -> Checkpoint:
-    """TorchSpec's MLA template for Kimi-K2.5, as published drafters have it."""
+    """TorchSpec's MLA template for Kimi-K2.5 with the positions of its target."""
     return mla(
         hidden=7168,
         inner=18432,
@@ -313,7 +326,7 @@ def torchspec_mla() -> Checkpoint:
 
 
 def torchspec_mha() -> Checkpoint:
-    """TorchSpec's MHA template for Kimi-K2.5: no eagle_config, the whole vocabulary."""
+    """TorchSpec's MHA template for Kimi-K2.5 as it is exported, with draft_vocab_size."""
     checkpoint = llama(
         hidden=7168,
         inner=12288,
@@ -328,6 +341,62 @@ def torchspec_mha() -> Checkpoint:
         max_position_embeddings=262144,
     )
     del checkpoint.config["eagle_config"]
+    return checkpoint
+
+
+def torchspec_mla_verbatim() -> Checkpoint:
+    """The MLA template itself: its positions are left to the config class."""
+    checkpoint = torchspec_mla()
+    config = checkpoint.config
+    del config["max_position_embeddings"], config["tie_word_embeddings"]
+    config["rope_scaling"] |= {"beta_fast": 1.0}
+    config |= {"num_key_value_heads": 64, **KIMI_TOKENS, "pad_token_id": 0}
+    return checkpoint
+
+
+def torchspec_mha_verbatim() -> Checkpoint:
+    """The MHA template itself: no draft_vocab_size."""
+    checkpoint = torchspec_mha()
+    del checkpoint.config["draft_vocab_size"]
+    checkpoint.config |= {
+        **KIMI_TOKENS,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "max_window_layers": 36,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": None,
+        "transformers_version": "4.51.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+    }
+    return checkpoint
+
+
+def specforge_verbatim() -> Checkpoint:
+    """SpecForge's template for DeepSeek-V3: Llama 3's token ids, and no head_dim."""
+    checkpoint = llama(
+        hidden=7168,
+        inner=40960,
+        heads=56,
+        groups=8,
+        head=128,
+        vocab=129280,
+        draft_vocab=32000,
+        max_position_embeddings=163840,
+        torch_dtype="float16",
+        bos_token_id=128000,
+        eos_token_id=128001,
+        pad_token_id=0,
+        initializer_range=0.02,
+        transformers_version="4.28.1",
+        use_cache=True,
+        eagle_config={
+            "eagle_aux_hidden_state_layer_ids": [1, 29, 57],
+            "use_aux_hidden_state": True,
+        },
+    )
+    del checkpoint.config["head_dim"], checkpoint.config["rope_theta"]
     return checkpoint
 
 
@@ -370,3 +439,9 @@ TEMPLATES = {
     "reduced-mha": reduced_mha,
     "modelopt-mla": modelopt_mla,
 }
+VERBATIM = {
+    "torchspec-mla": torchspec_mla_verbatim,
+    "torchspec-mha": torchspec_mha_verbatim,
+    "specforge": specforge_verbatim,
+}
+"""Configs as the trainers' repositories have them, before their exporters fill them in."""

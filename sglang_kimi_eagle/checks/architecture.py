@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sglang_kimi_eagle.checks.context import Context
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
@@ -30,7 +31,7 @@ MODEL_TYPE = rule(
     "model-type-unknown",
     Severity.ERROR,
     "transformers finds the config class by `model_type`. Without one that the release knows, the "
-    "launch fails with a KeyError.",
+    "launch fails with a KeyError. A warning where it is none that drafters are known to have.",
     example='{"model_type": "kimi_k2"} on SGLang 0.5.11',
 )
 VALUE = rule(
@@ -67,7 +68,10 @@ EAGLE3_NAMES = frozenset(
 )
 """Names that other engines and trainers give to what SGLang calls the two classes."""
 
+_NULLABLE = ("head_dim", "num_key_value_heads")
 _COMMON = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "deepseek_v2", "deepseek_v3", "kimi_k2"})
+"""Types whose config classes have the sizes under the names that the two draft classes read."""
 _MLA_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -111,18 +115,23 @@ def check_model_type(context: Context) -> Iterator[Diagnostic]:
     if context.drafter is None or not context.served:
         return
     model_type = context.config.get("model_type")
-    known = isinstance(model_type, str) and bool(model_type)
-    if known and (model_type != "kimi_k2" or context.loader.kimi_k2_type):
+    named = isinstance(model_type, str) and bool(model_type)
+    early = model_type == "kimi_k2" and not context.loader.kimi_k2_type
+    if named and model_type in _TYPES and not early:
         return
     type_for_class = "llama" if context.is_llama else "deepseek_v3"
-    yield MODEL_TYPE.found(
-        f"{context.running} does not know this model_type.",
+    sure = early or not named
+    found = MODEL_TYPE.found(
+        f"{context.running} {'does' if sure else 'may'} not know this model_type.",
         where=f"{context.where}, model_type",
         seen=brief(model_type) if "model_type" in context.config else "no such key",
-        leads_to="The launch fails with a KeyError while the drafter's config is read.",
+        leads_to="The launch fails with a KeyError while the drafter's config is read"
+        + ("." if sure else ", or sizes are read under other names."),
         mend=f'Set "model_type": "{type_for_class}"'
-        + (", or use SGLang 0.5.12 or later." if known else "."),
+        + (", or use SGLang 0.5.12 or later." if early else "."),
     )
+    # transformers knows hundreds, other ones with each release.
+    yield found if sure else replace(found, severity=Severity.WARNING)
 
 
 def check_sizes(context: Context) -> Iterator[Diagnostic]:
@@ -135,7 +144,8 @@ def check_sizes(context: Context) -> Iterator[Diagnostic]:
         key for key in ("target_hidden_size", "head_dim", "num_key_value_heads") if key in config
     ]
     for key in [*needed, *given]:
-        nullable = key == "target_hidden_size" and context.is_mla
+        # The config classes fill these in.
+        nullable = key in _NULLABLE or (key == "target_hidden_size" and context.is_mla)
         if whole(config, key) is None and not (nullable and config[key] is None):
             yield VALUE.found(
                 f"{key} must be a positive whole number.",

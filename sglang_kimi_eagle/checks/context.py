@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sglang_kimi_eagle.drafter import Drafter
+from sglang_kimi_eagle.drafter.checkpoint import QUANTISED, QUANTISER
 from sglang_kimi_eagle.drafter.document import clip
 from sglang_kimi_eagle.drafter.values import whole
 from sglang_kimi_eagle.loaders import LLAMA, MLA, DraftLoader, draft_loader
@@ -97,6 +98,16 @@ class Context:
     def target_hidden_size(self) -> int | None:
         """The width that the drafter expects of each state."""
         return whole(self.config, "target_hidden_size") or whole(self.config, "hidden_size")
+
+    @property
+    def quantisation(self) -> tuple[str, object] | None:
+        """The name of what declares the drafter's quantisation, and what it says; or None."""
+        for key in QUANTISED:
+            if self.config.get(key) is not None:
+                return key, self.config[key]
+        if self.drafter is not None and self.drafter.quantiser is not None:
+            return QUANTISER, self.drafter.quantiser
+        return None
 
     @property
     def draft_vocab_size(self) -> int | None:

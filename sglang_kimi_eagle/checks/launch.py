@@ -271,7 +271,11 @@ def check_speculation(context: Context) -> Iterator[Diagnostic]:
     arguments = context.arguments
     if arguments is None or arguments.algorithm not in ("EAGLE", "EAGLE3", "NEXTN"):
         return
+    if arguments.adaptive:
+        return
     steps, topk, tokens = arguments.num_steps, arguments.eagle_topk, arguments.num_draft_tokens
+    if tokens is None and topk == 1 and steps is not None:
+        tokens = steps + 1  # as SGLang does, with a line in its log
     given = {
         "--speculative-num-steps": steps,
         "--speculative-eagle-topk": topk,

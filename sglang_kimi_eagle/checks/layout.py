@@ -101,6 +101,15 @@ def needs_embedding(context: Context) -> bool:
     return given is not None and given != own
 
 
+def is_plain(parameter: str, context: Context) -> bool:
+    """Tell whether the class builds a parameter without a quantised method, whatever the config."""
+    name = parameter.removesuffix(".weight")
+    if name == "fc":
+        return context.is_llama or not context.loader.mla_fc_quantised
+    # The MLA class takes kv_b_proj apart after loading, as floating-point numbers only.
+    return name == "embed_tokens" or "norm" in name or name.endswith(".kv_b_proj")
+
+
 def canonical(name: str, context: Context) -> str:
     """Return the parameter that the class's ``load_weights`` looks for under ``name``."""
     if context.is_mla:

@@ -105,6 +105,9 @@ _BASE_KEYS = (
     "base_model",
 )
 _NEEDS_FACTOR = ("yarn", "deepseek_yarn", "linear", "dynamic", "llama3", "longrope")
+_NEEDS_ORIGINAL = ("yarn", "deepseek_yarn", "llama3", "longrope")
+_ROPE_KINDS = ("default", "proportional", *_NEEDS_FACTOR)
+"""Those of ``get_rope``; "mrope" of 0.5.9 is written as "default"."""
 
 
 def check_target(context: Context) -> Iterator[Diagnostic]:
@@ -215,19 +218,19 @@ def check_quantisation(context: Context) -> Iterator[Diagnostic]:
     if context.drafter is None or not context.served:
         return
     arguments = context.arguments
-    declared = context.config.get("quantization_config")
-    if declared is not None:
+    if context.quantisation is not None:
+        place, declared = context.quantisation
         method = declared.get("quant_method") if isinstance(declared, dict) else None
         algo = isinstance(declared, dict) and (
             "quant_algo" in declared or "quantization" in declared
         )
         if not isinstance(method, str) and not algo:
             yield QUANT_SHAPE.found(
-                "quantization_config names no method.",
-                where=f"{context.where}, quantization_config",
+                f"{place} names no method.",
+                where=f"{context.where}, {place}",
                 seen=brief(declared),
                 leads_to=f"{context.running} fails, or reads packed numbers as weights.",
-                mend="Restore the quantization_config of the quantiser, or remove an empty one.",
+                mend=f"Restore the {place} of the quantiser, or remove an empty one.",
             )
         return
     if arguments is None or not arguments.quantization or not arguments.algorithm:
@@ -250,6 +253,9 @@ def check_rope(context: Context) -> Iterator[Diagnostic]:
     if context.drafter is None or not context.served:
         return
     config = context.config
+    positions = config.get("max_position_embeddings")
+    if positions is not None and number(positions) is None:
+        yield _rope(context, "max_position_embeddings", positions, "a positive number")
     if "rope_theta" in config and number(config["rope_theta"]) is None:
         yield _rope(context, "rope_theta", config["rope_theta"], "a positive number")
     for key in ("rope_scaling", "rope_parameters"):
@@ -260,10 +266,20 @@ def check_rope(context: Context) -> Iterator[Diagnostic]:
             yield _rope(context, key, scaling, "an object or null")
             continue
         kind = scaling.get("rope_type", scaling.get("type"))
+        theta = scaling.get("rope_theta")
+        if theta is not None and number(theta) is None:
+            yield _rope(context, f"{key}.rope_theta", theta, "a positive number")
+        # The MLA class makes every kind deepseek_yarn.
+        if context.is_llama and kind is not None and kind not in _ROPE_KINDS:
+            yield _rope(context, f"{key}.rope_type", kind, f"one of {', '.join(_ROPE_KINDS)}")
         if kind in _NEEDS_FACTOR and kind != "longrope" and number(scaling.get("factor")) is None:
             yield _rope(context, f"{key}.factor", scaling.get("factor"), "a positive number")
+        for name in ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ():
+            if number(scaling.get(name)) is None:
+                yield _rope(context, f"{key}.{name}", scaling.get(name), "a positive number")
         original = scaling.get("original_max_position_embeddings")
-        if original is not None and number(original) is None:
+        needed = context.loader.yarn_needs_original and kind in _NEEDS_ORIGINAL
+        if (needed or original is not None) and number(original) is None:
             name = f"{key}.original_max_position_embeddings"
             yield _rope(context, name, original, "a positive number")
 
@@ -325,5 +341,7 @@ def _positions(context: Context) -> tuple[str | None, int | None]:
         if config.get(key) is not None:
             value = whole(config, key)
             return key, int(factor * value) if value is not None else None
-    default = 2048 if config.get("model_type") == "llama" else 4096
+    # null is no value to SGLang either; a key that is not there is filled in by the config class.
+    null = "max_position_embeddings" in config
+    default = 2048 if null or config.get("model_type") == "llama" else 4096
     return None, int(factor * default)

@@ -11,6 +11,7 @@ from sglang_kimi_eagle.checks.layout import (
     Shape,
     canonical,
     has_fc_norm,
+    is_plain,
     is_vocabulary_map,
     layout_of,
     needs_embedding,
@@ -20,7 +21,7 @@ from sglang_kimi_eagle.checks.layout import (
 )
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, rule
 from sglang_kimi_eagle.drafter import TensorHeader
-from sglang_kimi_eagle.drafter.document import brief
+from sglang_kimi_eagle.drafter.document import brief, clip
 
 FC_WIDTH = rule(
     "KE310",
@@ -88,15 +89,27 @@ NOT_DECLARED = rule(
     example="`midlayer.mlp.up_proj.weight` of dtype F8_E4M3 without quantization_config",
 )
 
+QUANTISED_PLAIN = rule(
+    "KE318",
+    "quantised-where-plain",
+    Severity.ERROR,
+    "A tensor is quantised that the release's class takes as floating-point numbers only, whatever "
+    "the config says: its scale is dropped, and the numbers are read as they are, or the launch "
+    "fails after the target is loaded.",
+    example="`fc.weight` of dtype F8_E4M3 beside `fc.weight_scale`, in LlamaForCausalLMEagle3",
+)
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # What quantisers put beside or in place of a weight (compressed-tensors, quark, fp8, awq, gptq).
 _QUANTISED = re.compile(
     r"\.(weight_scale|weight_scale_inv|weight_scale_2|input_scale|output_scale|weight_packed|"
     r"weight_shape|weight_zero_point|input_zero_point|weight_global_scale|input_global_scale|"
-    r"weight_g_idx|qweight|qzeros|scales|g_idx|k_scale|v_scale|bias)$"
+    r"weight_g_idx|qweight|qzeros|scales|g_idx|bias)$"
 )
-# Nothing that is trained: caches that old exports carried along.
-_HARMLESS = re.compile(r"(rotary_emb\.\w+|\.inv_freq|_extra_state)$")
+# Nothing that is trained: caches that old exports carried along, scales of a quantised KV cache.
+_HARMLESS = re.compile(
+    r"(rotary_emb\.\w+|\.inv_freq|_extra_state|\.self_attn\.(\w+\.)?[kv]_scale)$"
+)
 
 
 def check_tensors(context: Context) -> Iterator[Diagnostic]:
@@ -118,6 +131,7 @@ def check_tensors(context: Context) -> Iterator[Diagnostic]:
     yield from _missing(context, layout, found, dropped)
     yield from _dropped(context, dropped)
     yield from _undeclared(context, found)
+    yield from _quantised_plain(context, found)
 
 
 def check_flags_taken(context: Context) -> Iterator[Diagnostic]:
@@ -152,10 +166,13 @@ def _goes_with(parameter: str, layout: Layout, context: Context) -> bool:
     """Tell whether the tensor belongs to the quantised form of a parameter, or is handled apart."""
     if parameter == "lm_head.weight" and ties_head(context):
         return True
-    if not context.config.get("quantization_config"):
-        return False
     match = _QUANTISED.search(parameter)
-    return match is not None and f"{parameter[: match.start()]}.weight" in layout.shapes
+    if match is None or context.quantisation is None:
+        return False
+    weight = f"{parameter[: match.start()]}.weight"
+    # GPTQ gives every layer a bias, of zeros where there was none.
+    bias = match[1] != "bias" or "gptq" in brief(context.quantisation[1]).lower()
+    return weight in layout.shapes and not is_plain(weight, context) and bias
 
 
 def _shapes(context: Context, layout: Layout, found: dict[str, str]) -> Iterator[Diagnostic]:
@@ -163,7 +180,7 @@ def _shapes(context: Context, layout: Layout, found: dict[str, str]) -> Iterator
     assert drafter is not None
     for parameter, name in found.items():
         header, wanted = drafter.tensors[name], layout.shapes[parameter]
-        if _fits(header.shape, wanted) or _is_packed(context, header):
+        if _fits(header.shape, wanted) or _is_packed(context, header, parameter):
             continue
         where = context.place(name)
         if parameter == "fc.weight" and len(header.shape) == 2 and header.shape[0] == wanted[0]:
@@ -214,7 +231,7 @@ def _missing(
         for parameter in layout.shapes
         if parameter not in found
         and parameter not in layout.optional
-        and parameter.removesuffix(".weight") not in bases
+        and (parameter.removesuffix(".weight") not in bases or is_plain(parameter, context))
     ]
     if "embed_tokens.weight" in missing and needs_embedding(context):
         missing.remove("embed_tokens.weight")
@@ -287,7 +304,7 @@ def _take(context: Context, dropped: list[str]) -> str:
 def _undeclared(context: Context, found: dict[str, str]) -> Iterator[Diagnostic]:
     drafter = context.drafter
     assert drafter is not None
-    if context.config.get("quantization_config"):
+    if context.quantisation is not None:
         return
     names = [name for name in found.values() if drafter.tensors[name].dtype not in _FLOATS]
     if names:
@@ -301,9 +318,47 @@ def _undeclared(context: Context, found: dict[str, str]) -> Iterator[Diagnostic]
         )
 
 
-def _is_packed(context: Context, header: TensorHeader) -> bool:
+def _quantised_plain(context: Context, found: dict[str, str]) -> Iterator[Diagnostic]:
+    drafter = context.drafter
+    assert drafter is not None
+    if context.quantisation is None:
+        return
+    names = [
+        name
+        for parameter, name in found.items()
+        if drafter.tensors[name].dtype not in _FLOATS
+        and (is_plain(parameter, context) or _is_unscaled_head(context, parameter, name))
+    ]
+    if names:
+        yield QUANTISED_PLAIN.found(
+            f"{context.architecture} of {context.running} takes no quantised {clip(names[0])}.",
+            where=context.place(names[0]),
+            seen=f"{drafter.tensors[names[0]]}; {len(names)} such tensors",
+            leads_to="The numbers are read without their scale, or the launch fails after the "
+            "target is loaded.",
+            mend="Quantise the drafter again with these layers left out.",
+        )
+
+
+def _is_unscaled_head(context: Context, parameter: str, name: str) -> bool:
+    """Tell whether it is a head of 8-bit numbers without a scale, which no method can use."""
+    drafter = context.drafter
+    assert drafter is not None
+    scaled = any(other.startswith(f"{name}_scale") for other in drafter.tensors)
+    return (
+        parameter == "lm_head.weight"
+        and drafter.tensors[name].dtype.startswith("F8")
+        and not scaled
+    )
+
+
+def _is_packed(context: Context, header: TensorHeader, parameter: str) -> bool:
     """Tell whether several weights share an element, so that the shape says nothing."""
-    return header.dtype not in _FLOATS and bool(context.config.get("quantization_config"))
+    return (
+        header.dtype not in _FLOATS
+        and context.quantisation is not None
+        and not is_plain(parameter, context)
+    )
 
 
 def _fits(shape: Iterable[int], wanted: Shape) -> bool:

@@ -111,6 +111,15 @@ MAP_USELESS = rule(
     example='`d2t` with {"draft_vocab_size": null}',
 )
 
+TIED = rule(
+    "KE413",
+    "head-tied-reduced",
+    Severity.ERROR,
+    "`tie_word_embeddings` makes the embedding the drafter's head, which has a row for every token "
+    "of the target: with a reduced vocabulary its first rows are taken for the draft ids.",
+    example='{"tie_word_embeddings": true, "vocab_size": 163840, "draft_vocab_size": 32000}',
+)
+
 _MASKS = ("BOOL", "U8", "I8")
 """Types of one byte: 0 and 1 for each token of the target's vocabulary."""
 
@@ -144,6 +153,16 @@ def check_head(context: Context) -> Iterator[Diagnostic]:
                 mend=f"Set draft_vocab_size to the rows of lm_head{_rows(context)}.",
             )
             return
+    if tied and vocab is not None and context.draft_vocab_size not in (None, vocab):
+        yield TIED.found(
+            "The head is tied to the embedding, and the vocabulary is reduced.",
+            where=f"{context.where}, tie_word_embeddings",
+            seen=f"true, with draft_vocab_size {given}, vocab_size {vocab}",
+            leads_to="SGLang takes the first rows of the target's embedding for the draft ids: "
+            "acceptance length about 1.",
+            mend="Set tie_word_embeddings to false, and export the drafter with its lm_head.",
+        )
+        return
     head = _find(context, "lm_head.weight")
     if head is None:
         return
@@ -259,7 +278,7 @@ def _entries(
         if moved:
             yield _useless(place, f"{sum(map(bool, d2t))} entries are not 0")
         return
-    if not moved and t2d is None:
+    if not moved:
         yield MAP_ZERO.found(
             "d2t is zero everywhere.",
             where=place,
@@ -280,9 +299,8 @@ def _entries(
 
 
 def _lacks_key(context: Context) -> bool:
-    """Tell whether the class fails for want of the key, which it reads unless the head is tied."""
-    absent = "draft_vocab_size" not in context.config
-    return context.is_llama and absent and not ties_head(context)
+    """Tell whether the class fails for want of the key."""
+    return context.is_llama and "draft_vocab_size" not in context.config
 
 
 def _useless(place: str, seen: str) -> Diagnostic:
@@ -351,4 +369,4 @@ def _rows(context: Context) -> str:
 
 
 def _packed(context: Context, dtype: str) -> bool:
-    return bool(context.config.get("quantization_config")) and dtype not in ("F32", "F16", "BF16")
+    return context.quantisation is not None and dtype not in ("F32", "F16", "BF16")

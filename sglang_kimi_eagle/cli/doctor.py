@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
@@ -23,12 +24,14 @@ from sglang_kimi_eagle.drafter.problems import NOT_FOUND
 from sglang_kimi_eagle.environment import Environment, survey
 from sglang_kimi_eagle.releases import NEWEST, OLDEST, RELEASES, Release
 from sglang_kimi_eagle.server_arguments import BadCommandLine, ServerArguments
-from sglang_kimi_eagle.settings import Settings, read_settings
+from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings
 from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
 from sglang_kimi_eagle.wiring import Wiring
 
 # The first word of a launch command: a program, perhaps by its path, or a variable set for it.
 _STARTS_PROGRAM = re.compile(r"-.*|\w+=.*|(.*/)?(python[\d.]*|sglang|env|nohup|nice|exec|numactl)")
+_SETS_VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.ASCII | re.DOTALL)
+_OFF = f"no: switched off by {SWITCH}=0"
 SCHEMA = 1
 """Of the JSON output; described in docs/doctor.md."""
 
@@ -45,6 +48,8 @@ class Examination:
     release: Release
     installed: bool
     """The release is the installed one, not one that was named or assumed."""
+    switched_off: bool
+    """The plugin would do nothing in this launch."""
     wiring: Wiring | None
     findings: tuple[Diagnostic, ...]
 
@@ -56,6 +61,7 @@ class Examination:
             "drafter": self.drafter,
             "target": self.target,
             "sglang": {"version": self.release.version, "installed": self.installed},
+            "switched_off": self.switched_off,
             "wiring": None
             if wiring is None
             else {
@@ -94,13 +100,14 @@ def doctor(
         return
     if sglang is not None and sglang not in RELEASES:
         _usage(f"No such release in the table: {sglang}. Known: {OLDEST} - {NEWEST}.")
-    settings = read_settings()
-    given = _without_program(list(words or ()))
+    given, variables = _without_program(list(words or ()))
+    environ = {**os.environ, **variables}
+    settings = read_settings(environ)
     drafter = given.pop(0) if given and not given[0].startswith("-") else None
     if given and not given[0].startswith("-"):
         _usage(f"One drafter at a time: {given[0]!r} is one too many.")
     try:
-        arguments = ServerArguments.from_command_line(given) if given else None
+        arguments = ServerArguments.from_command_line(given, environ) if given else None
     except BadCommandLine as problem:
         _usage(f"Launch arguments: {problem}.")
     if drafter is None and (arguments is None or not arguments.speculative_algorithm):
@@ -111,13 +118,17 @@ def doctor(
         _report(_examine(drafter, revision, target, arguments, sglang, settings), as_json)
 
 
-def _without_program(words: list[str]) -> list[str]:
-    """Leave out the program of a pasted launch command, and keep a drafter named before it."""
+def _without_program(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Leave out the program of a pasted launch command, and keep a drafter named before it.
+
+    The variables that the command sets for the program are returned beside the other words.
+    """
     for place, word in enumerate(words):
         if word == "sglang.launch_server" or (word == "serve" and _is(words[place - 1], "sglang")):
             drafter = words[:1] if place and not _STARTS_PROGRAM.fullmatch(words[0]) else []
-            return drafter + words[place + 1 :]
-    return words
+            set_for_it = filter(_SETS_VARIABLE.fullmatch, words[:place])
+            return drafter + words[place + 1 :], dict(word.split("=", 1) for word in set_for_it)
+    return words, {}
 
 
 def _is(word: str, program: str) -> bool:
@@ -141,7 +152,14 @@ def _examine(
     installation = upstream.find_sglang() if version is None else None
     adapter = _adapter(described, settings, installation, findings)
     release, installed = _release(version, installation, findings, adapter, described)
-    checkpoint = _drafter(drafter, revision, findings)
+    unreadable: list[Diagnostic] = []
+    checkpoint = _drafter(drafter, revision, unreadable)
+    if arguments is not None and arguments.algorithm not in ("", launch.EAGLE3):
+        # A launch with another algorithm is left alone.
+        unreadable = [
+            dataclasses.replace(finding, severity=Severity.NOTE) for finding in unreadable
+        ]
+    findings += unreadable
     context = Context(checkpoint, described, arguments, release)
     findings += check_open_backend(context)
     findings += run_checks(
@@ -160,6 +178,7 @@ def _examine(
         target_problem,
         release,
         installed,
+        not settings.enabled,
         wiring,
         tuple(apply_settings(findings, settings)),
     )
@@ -246,7 +265,9 @@ def _report(examination: Examination, as_json: bool) -> None:
             ("target", _described(examination)),
             ("sglang", f"{release} ({source})"),
         ]
-        if examination.wiring is not None:
+        if examination.switched_off:
+            lines.append(("loaded by", _OFF))
+        elif examination.wiring is not None:
             lines.append(("captures", examination.wiring.label))
         _print(lines, examination.findings)
     raise typer.Exit(status_of(examination.findings))
@@ -271,7 +292,7 @@ def _report_environment(environment: Environment, settings: Settings, as_json: b
         typer.echo(json.dumps(report, indent=2))
     else:
         described = environment.as_dict()
-        off = "no: switched off by SGLANG_KIMI_EAGLE=0" if environment.switched_off else "no"
+        off = _OFF if environment.switched_off else "no"
         lines = [
             ("plugin", described["plugin"]),
             ("python", described["python"]),

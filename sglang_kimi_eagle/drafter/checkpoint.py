@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
-from sglang_kimi_eagle.drafter.config import CONFIG, config_of
+from sglang_kimi_eagle.drafter.config import CONFIG, MAX_CONFIG, config_of, read_object
 from sglang_kimi_eagle.drafter.document import brief
 from sglang_kimi_eagle.drafter.folder import Folder
 from sglang_kimi_eagle.drafter.headers import TensorHeader, read_headers
@@ -39,6 +39,14 @@ _FORMATS: dict[str, Literal["B", "b", "h", "H", "i", "I", "q", "Q"]] = {
     "U64": "Q",
 }
 
+QUANTISED = ("quantization_config", "compression_config")
+"""The keys of a config that declare a quantisation, in SGLang's order."""
+QUANTISER = "hf_quant_config.json"
+"""Model-Optimizer's file beside the config, read where that has none of the keys.
+
+SGLang 0.5.9 - 0.5.23, ``configs/model_config.py`` ``_parse_quant_hf_config``.
+"""
+
 
 @dataclass(frozen=True)
 class Drafter:
@@ -51,6 +59,8 @@ class Drafter:
     """What the user wrote."""
     findings: tuple[Diagnostic, ...] = ()
     """What is odd about files that can be read all the same."""
+    quantiser: Mapping[str, Any] | None = None
+    """What `QUANTISER` says, where the config itself does not speak of quantisation."""
 
     @property
     def config_path(self) -> str:
@@ -122,7 +132,10 @@ def read_drafter(location: str, revision: str | None = None) -> Drafter:
     ]
     if misplaced and len(tensors) <= MAX_TENSORS:
         raise UnreadableDrafter([_misplaced(folder, misplaced, shards.placed)])
-    return Drafter(folder.path, config, tensors, location, shards.findings)
+    quantiser = None
+    if all(config.get(key) is None for key in QUANTISED) and folder.has(QUANTISER):
+        quantiser = read_object(folder, QUANTISER, MAX_CONFIG)
+    return Drafter(folder.path, config, tensors, location, shards.findings, quantiser)
 
 
 def _twice(folder: Folder, tensors: list[str], first: str, second: str) -> Diagnostic:

@@ -88,7 +88,10 @@ def read_headers(folder: Folder, name: str) -> dict[str, TensorHeader]:
         raise UnreadableDrafter([_malformed(path, f"header: {problem}")]) from problem
     if not isinstance(document, dict):
         raise UnreadableDrafter([_malformed(path, f"header: {brief(document, 60)}")])
-    document.pop("__metadata__", None)
+    metadata = document.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise UnreadableDrafter([_malformed(path, f"__metadata__: {brief(metadata, 60)}")])
     entries: dict[str, _Entry] = {}
     for tensor, fields in document.items():
         entry = _entry(fields)

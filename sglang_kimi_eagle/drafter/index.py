@@ -6,6 +6,7 @@ SGLang 0.5.9 - 0.5.23, ``model_loader/loader.py`` ``_prepare_weights`` and
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from sglang_kimi_eagle.diagnostics import Diagnostic
@@ -24,6 +25,15 @@ from sglang_kimi_eagle.drafter.problems import (
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 32 * 1024 * 1024
 """Bytes. That of Kimi-K2.5 itself, which people give by mistake, is about 23 MB."""
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_WHOLE = "pytorch_model.bin"
+"""The weights of a folder that has it, whatever lies beside it."""
+# What trainers save beside the weights; SGLang leaves most of it out too.
+_TRAINING = re.compile(
+    r"(optimizer|scheduler|scaler|rng_state|training_args|training_state)[\d_-]*\.\w+", re.ASCII
+)
+# Its name goes into a command: nothing in it may mean something to a shell or to Python.
+_SHARD = re.compile(r"([\w.-]+)-(\d+)-of-(\d+)(\.\w+)", re.ASCII)
 
 
 class Shards(NamedTuple):
@@ -70,7 +80,7 @@ def _weight_map(folder: Folder) -> dict[str, str]:
 
 
 def _no_weights(folder: Folder, names: list[str]) -> Diagnostic:
-    pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+    pickled = [name for name in names if name.endswith(_PICKLES) and not _TRAINING.fullmatch(name)]
     if not pickled:
         return NO_WEIGHTS.found(
             "The folder has no weights.",
@@ -81,16 +91,32 @@ def _no_weights(folder: Folder, names: list[str]) -> Diagnostic:
         )
     return PICKLED_WEIGHTS.found(
         "The weights are pickle files only.",
-        where=folder.show(pickled[0]),
+        where=folder.show(pickled[0]) if len(pickled) == 1 else str(folder.path),
         seen=brief(pickled),
         leads_to="The drafter cannot be checked, and opening it can run anyone's code.",
         mend=(
-            "Convert it once, where you trust it: python -c "
+            "Convert it once, where you trust it, in that folder: python -c "
             '"import torch, safetensors.torch as s; s.save_file({k: v.contiguous().clone() '
-            f"for k, v in torch.load('{plain(pickled[0])}', weights_only=True).items()}}, "
-            "'model.safetensors')\""
+            f"{_tensors_of(pickled)}}}, 'model.safetensors')\""
         ),
     )
+
+
+def _tensors_of(pickled: list[str]) -> str:
+    """Return the loops over all tensors of the weights; FILE where it is not clear which they are.
+
+    A shard that is not there stops them: a part of the weights is no drafter.
+    """
+    load = "for k, v in torch.load({}, 'cpu', weights_only=True).items()"
+    shards = [shard for shard in map(_SHARD.fullmatch, pickled) if shard]
+    sets = {(shard[1], len(shard[2]), shard[3], shard[4]) for shard in shards}
+    if len(sets) != 1 or _WHOLE in pickled:
+        one = _WHOLE if _WHOLE in pickled else pickled[0] if len(pickled) == 1 else ""
+        return load.format(f"'{plain(one)}'")
+    ((stem, digits, total, suffix),) = sets
+    first = 0 if any(int(shard[2]) == 0 for shard in shards) else 1
+    name = f"f'{stem}-{{i:0{digits}}}-of-{total}{suffix}'"
+    return f"for i in range({first}, {first + int(total)}) {load.format(name)}"
 
 
 def _malformed(folder: Folder, key: str, value: object) -> Diagnostic:

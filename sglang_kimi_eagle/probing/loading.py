@@ -157,8 +157,8 @@ class _Loader:
             raise ProbeRefused(*wrong)
         config = self.config
         dtypes = {header.dtype for name, header in self.drafter.tensors.items() if _counts(name)}
-        if config.get("quantization_config") or config.get("compression_config"):
-            raise ProbeRefused(self._unsupported("quantised weights", "quantization_config"))
+        if self.context.quantisation is not None:
+            raise ProbeRefused(self._unsupported("quantised weights", self.context.quantisation[0]))
         if not dtypes <= FLOATS.keys():
             raise ProbeRefused(self._unsupported("its dtype", brief(sorted(dtypes))))
         for key, known in (

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafter_files import KIMI, TEMPLATES, Checkpoint, Tensor, llama, mla, tiny_target
+from drafter_files import (
+    DEEPSEEK_V3,
+    KIMI,
+    TEMPLATES,
+    VERBATIM,
+    Checkpoint,
+    Tensor,
+    llama,
+    mla,
+    tiny_target,
+)
 from judging import LAUNCH, changed, codes
 from sglang_kimi_eagle.releases import RELEASES
 
@@ -23,6 +33,38 @@ def test_templates_of_kimis_size(name: str, release: str, tmp_path: Path) -> Non
     folder = TEMPLATES[name]().write(tmp_path / "drafter", shards=4)
     expected = ["KE302"] if "mla" in name and not RELEASES[release].mla_drafter else []
     assert codes(folder, release=release, target=KIMI) == expected
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("name", "target", "launch", "mended", "expected"),
+    [
+        ("torchspec-mla", KIMI, LAUNCH, {}, ["KE621"]),
+        ("torchspec-mla", KIMI, f"{LAUNCH} --context-length 4096", {}, []),
+        ("torchspec-mla", KIMI, LAUNCH, {"max_position_embeddings": 262144}, []),
+        ("torchspec-mha", KIMI, LAUNCH, {}, ["KE401"]),
+        ("torchspec-mha", KIMI, LAUNCH, {"draft_vocab_size": 163840}, []),
+        ("specforge", DEEPSEEK_V3, LAUNCH, {}, ["KE603", "KE610"]),
+        (
+            *("specforge", DEEPSEEK_V3, LAUNCH),
+            {"torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1},
+            [],
+        ),
+        ("specforge", KIMI, LAUNCH, {}, ["KE602", "KE603", "KE610", "KE621"]),
+    ],
+)
+def test_templates_as_their_trainers_have_them(
+    name: str,
+    target: dict[str, Any],
+    launch: str,
+    mended: dict[str, Any],
+    expected: list[str],
+    release: str,
+) -> None:
+    unserved = "mla" in name and not RELEASES[release].mla_drafter
+    checkpoint = changed(VERBATIM[name](), **mended)
+    found = codes(checkpoint, release=release, target=target, launch=launch)
+    assert found == (["KE302"] if unserved else expected)
 
 
 @pytest.mark.parametrize("name", ["kimi-tiny-eagle3", "kimi-tiny-eagle3-mla"])
@@ -63,6 +105,8 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     "norm_output": st.sampled_from([..., False]),
     "norm_before_fc": st.sampled_from([..., False]),
     "target_hidden_size": st.sampled_from([..., 128]),
+    "head_dim": st.sampled_from([..., None]),
+    "compression_config": st.sampled_from([..., None]),
     "rope_theta": st.sampled_from([..., 10000, 50000.0]),
     "rope_scaling": st.sampled_from(
         [
@@ -70,7 +114,13 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
             None,
             {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096},
             {"rope_type": "default"},
-            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
         ]
     ),
     "bos_token_id": st.sampled_from([..., None, 0]),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sglang_kimi_eagle.checks.pairing import _ROPE_KINDS
+from sglang_kimi_eagle.drafter.checkpoint import QUANTISED, QUANTISER
 from sglang_kimi_eagle.loaders import LLAMA, MLA, NO_DRAFT_BACKENDS, draft_loader
 from sglang_kimi_eagle.releases import RELEASES, Release
 from sglang_kimi_eagle.server_arguments import _ATTRIBUTES
@@ -41,6 +43,9 @@ def test_llama_class(release: Release) -> None:
     # A missing key is an AttributeError, a missing tensor nothing.
     assert "if config.draft_vocab_size is None" in text
     assert "self.hidden_size_in = config.target_hidden_size" in text
+    assert "self.fc = torch.nn.Linear(" in text
+    # Read whether the head is tied or not.
+    assert re.search(r"config_\.vocab_size = \(?\s*config_\.draft_vocab_size", text)
 
 
 def test_mla_class(release: Release) -> None:
@@ -53,6 +58,8 @@ def test_mla_class(release: Release) -> None:
         assert 'mapped_name = f"model.{mapped_name}"' in text
         assert "currently only supports 1 layer" in text
         assert 'get_name() == "modelopt_fp4"' in text
+        assert ("self.fc = ColumnParallelLinear(" in text) == loader.mla_fc_quantised
+        assert "only supports float dtypes" in text
 
 
 def test_yarn_of_the_llama_class(release: Release) -> None:
@@ -61,6 +68,22 @@ def test_yarn_of_the_llama_class(release: Release) -> None:
         r'scaling_type == "yarn":.*?extra_kwargs = \{.*?in \((.*?)\)', text, re.DOTALL
     )
     assert ('"mscale"' in kwargs) == draft_loader(release).llama_yarn_mscale
+
+
+def test_kinds_of_rope(release: Release) -> None:
+    text = source(release, "layers/rotary_embedding.py", "layers/rotary_embedding/factory.py")
+    body = text[text.index("\ndef get_rope(") :]
+    kinds = set(re.findall(r'scaling_type == "(\w+)"', body))
+    assert kinds - set(_ROPE_KINDS) == set()
+    assert set(_ROPE_KINDS) - kinds <= {"proportional"}
+    unguarded = 'rope_scaling["original_max_position_embeddings"]' in body
+    assert unguarded == draft_loader(release).yarn_needs_original
+
+
+def test_where_a_quantisation_is_declared(release: Release) -> None:
+    text = source(release, "configs/model_config.py")
+    places = [text.index(f'"{place}"') for place in (*QUANTISED, QUANTISER)]
+    assert places == sorted(places)
 
 
 def test_positions_of_a_chain(release: Release) -> None:
@@ -128,9 +151,9 @@ def test_server_arguments(release: Release) -> None:
     order = list(RELEASES)
     for attribute in _ATTRIBUTES.values():
         there = re.search(rf"^    {attribute}: ", text, re.MULTILINE) is not None
-        # Decode context parallelism came with 0.5.15; before, its default is what there is.
-        due = attribute != "dcp_size" or order.index(release.version) >= order.index("0.5.15")
-        assert there == due, attribute
+        # Where it is not there yet, its default is what there is.
+        since = {"dcp_size": "0.5.15", "speculative_adaptive": "0.5.11"}.get(attribute, order[0])
+        assert there == (order.index(release.version) >= order.index(since)), attribute
 
 
 def test_backends_that_draft(release: Release) -> None:

@@ -5,7 +5,9 @@ The numbers are those of the list in the project's facts; the names say what hap
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from drafter_files import KIMI, Checkpoint, Tensor, d2t, llama, mla, t2d, tiny_target, torchspec_mha
 from judging import LAUNCH, changed, codes, judge
+from sglang_kimi_eagle.diagnostics import Severity
 from sglang_kimi_eagle.drafter import read_drafter
 from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.releases import RELEASES
@@ -203,7 +206,9 @@ class TestLaunch:
 
         assert found("3 1 4") == []
         assert found("3 1 8") == ["KE512"]
-        assert found("3 - -") == ["KE513"]
+        assert found("3 - -") == found("- 1 -") == found("3 4 -") == ["KE513"]
+        assert found("3 1 -") == []
+        assert found("- 1 -", "--speculative-adaptive") == []
         assert found("0 1 1") == ["KE514"]
         assert found(
             "3 4 8",
@@ -361,6 +366,28 @@ class TestTensors:
         drafter.tensors["midlayer.self_attn.rotary_emb.inv_freq"] = Tensor((16,), "F32")
         assert codes(drafter) == []
 
+    def test_scales_of_a_quantised_cache(self) -> None:
+        for name in ("midlayer.self_attn.k_scale", "midlayer.self_attn.k_proj.k_scale"):
+            drafter = llama()
+            drafter.tensors[name] = Tensor((1,), "F32")
+            assert codes(drafter) == []
+
+    @pytest.mark.parametrize(
+        ("model_type", "severity"),
+        [("mistral", None), ("kimi_k25_foo", Severity.WARNING), ("", Severity.ERROR)],
+    )
+    def test_a_model_type_of_no_known_drafter(
+        self, model_type: str, severity: Severity | None
+    ) -> None:
+        found = judge(changed(llama(), model_type=model_type))
+        assert [(one.code, one.severity) for one in found] == (
+            [("KE303", severity)] if severity else []
+        )
+
+    def test_what_config_classes_fill_in(self) -> None:
+        assert codes(changed(llama(groups=4), num_key_value_heads=None, head_dim=None)) == []
+        assert codes(changed(mla(), num_key_value_heads=None, head_dim=None)) == []
+
     def test_number_of_layers(self) -> None:
         assert codes(changed(mla(), num_hidden_layers=2)) == ["KE305"]
         assert codes(changed(llama(), num_hidden_layers=2), release="0.5.11") == ["KE305"]
@@ -400,6 +427,8 @@ class TestVocabulary:
         assert finding.code == "KE401"
         assert "384" in finding.mend
         assert codes(changed(mla(draft_vocab=1024), draft_vocab_size=...)) == ["KE316"]
+        tied = changed(llama(), tie_word_embeddings=True, draft_vocab_size=...)
+        assert codes(tied) == ["KE401"]
 
     def test_null_takes_the_head_of_the_target(self) -> None:
         assert codes(llama(draft_vocab=None)) == []
@@ -414,6 +443,10 @@ class TestVocabulary:
         assert codes(drafter) == ["KE316"]
         del drafter.tensors["lm_head.weight"]
         assert codes(drafter) == []
+
+    @pytest.mark.parametrize("build", [llama, mla])
+    def test_a_tied_head_of_a_reduced_vocabulary(self, build: Callable[..., Checkpoint]) -> None:
+        assert codes(changed(build(), tie_word_embeddings=True)) == ["KE413"]
 
     @pytest.mark.parametrize("value", [0, -5, "384", 2048, 1.5])
     def test_a_size_that_is_none(self, value: Any) -> None:
@@ -464,7 +497,9 @@ class TestVocabulary:
     def test_22_d2t_all_zero(self) -> None:
         drafter = llama()
         drafter.tensors["d2t"] = d2t(range(384))
-        assert codes(drafter) == ["KE411"]
+        assert codes(drafter) == ["KE410", "KE411"]
+        drafter.tensors["t2d"] = t2d(range(384), 1024)
+        assert codes(drafter) == ["KE410"]
         del drafter.tensors["t2d"]
         assert codes(drafter) == ["KE410"]
         whole = llama(draft_vocab=1024)
@@ -551,7 +586,7 @@ class TestPairing:
         drafter = llama()
         drafter.tensors["midlayer.mlp.up_proj.weight"] = Tensor((256, 128), "F8_E4M3")
         assert codes(drafter) == ["KE317"]
-        assert codes(changed(drafter, quantization_config={})) == ["KE317", "KE612"]
+        assert codes(changed(drafter, quantization_config={})) == ["KE612"]
 
     def test_a_quantised_drafter_passes(self) -> None:
         drafter = changed(llama(), quantization_config={"quant_method": "quark"})
@@ -561,6 +596,46 @@ class TestPairing:
                 drafter.tensors[name] = Tensor(shape, "F8_E4M3")
                 drafter.tensors[f"{name}_scale"] = Tensor((shape[0],), "F32")
         assert codes(drafter) == []
+
+    @pytest.mark.parametrize("place", ["compression_config", "hf_quant_config.json"])
+    def test_a_quantisation_that_is_declared_elsewhere(self, place: str, tmp_path: Path) -> None:
+        drafter, said = llama(), {"quantization": {"quant_algo": "FP8"}}
+        drafter.tensors["midlayer.mlp.up_proj.weight"] = Tensor((256, 128), "F8_E4M3")
+        drafter.tensors["midlayer.mlp.up_proj.weight_scale"] = Tensor((1,), "F32")
+        assert codes(drafter) == ["KE313", "KE317"]
+        if place == "compression_config":
+            assert codes(changed(drafter, compression_config=said)) == []
+            return
+        folder = drafter.write(tmp_path / "drafter")
+        (folder / place).write_text(json.dumps(said))
+        assert codes(folder) == []
+        (folder / place).write_text("{")
+        assert codes(folder) == ["KE103"]
+
+    def test_a_tensor_that_the_class_never_takes_quantised(self) -> None:
+        def found(
+            build: Callable[..., Checkpoint], name: str, release: str = "0.5.23"
+        ) -> list[str]:
+            drafter = changed(build(), quantization_config={"quant_method": "quark"})
+            shape = drafter.tensors[name].shape
+            drafter.tensors[name] = Tensor(shape, "F8_E4M3")
+            if name != "lm_head.weight":
+                drafter.tensors[f"{name}_scale"] = Tensor((1,), "F32")
+            return codes(drafter, release=release)
+
+        assert found(llama, "fc.weight") == ["KE313", "KE318"]
+        assert found(mla, "fc.weight", "0.5.14") == ["KE313", "KE318"]
+        assert found(mla, "fc.weight", "0.5.15") == []
+        assert found(mla, "layers.0.self_attn.kv_b_proj.weight") == ["KE313", "KE318"]
+        assert found(mla, "layers.0.self_attn.q_b_proj.weight") == []
+        assert found(llama, "norm.weight") == ["KE313", "KE318"]
+        assert found(llama, "lm_head.weight") == ["KE318"]
+
+    def test_a_bias_that_quantisation_does_not_explain(self) -> None:
+        for method, expected in (("gptq", []), ("quark", ["KE313"])):
+            drafter = changed(llama(), quantization_config={"quant_method": method})
+            drafter.tensors["midlayer.self_attn.q_proj.bias"] = Tensor((128,))
+            assert codes(drafter) == expected
 
     def test_a_packed_drafter_passes(self) -> None:
         drafter = changed(llama(), quantization_config={"quant_method": "compressed-tensors"})
@@ -609,11 +684,28 @@ class TestPairing:
             {"rope_scaling": {"rope_type": "yarn"}},
             {"rope_scaling": {"type": "yarn", "factor": "64"}},
             {"rope_theta": None},
+            {"rope_scaling": {"rope_type": "foo"}},
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
+            {"max_position_embeddings": "2048"},
+            {"max_position_embeddings": -1},
             {"rope_theta": "10000"},
         ],
     )
     def test_rope(self, values: dict[str, Any]) -> None:
         assert codes(changed(llama(), **values)) == ["KE620"]
+
+
+def test_yarn_without_the_original_length() -> None:
+    drafter = changed(llama(), rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    assert codes(drafter, release="0.5.9") == ["KE620"]
+    assert codes(drafter, release="0.5.10") == []
+
+
+def test_null_positions_are_those_of_sglang() -> None:
+    drafter = changed(mla(), max_position_embeddings=None)
+    (finding,) = judge(drafter, target=tiny_target(max_position_embeddings=4096))
+    assert finding.code == "KE621" and "2048" in finding.seen
 
 
 def test_15_heads_without_captured_states() -> None:

@@ -141,6 +141,75 @@ def test_a_pasted_launch_command(drafter: str, program: str) -> None:
         assert [finding["code"] for finding in found["findings"]] == ["KE501"]
 
 
+def pasted(drafter: str, target: str, variables: str) -> list[str]:
+    """A launch command that sets variables, behind the doctor's own options."""
+    command = f"{variables} python -m sglang.launch_server --attention-backend fa3".split()
+    eagle = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", drafter]
+    return ["--sglang", "0.5.23", "--", *command, *eagle, "--model-path", target]
+
+
+@pytest.mark.parametrize("program", ["{}", "env {}", "env A=1 {} nice -n 5", "nohup env {}"])
+def test_variables_of_a_pasted_command_count(tmp_path: Path, target: str, program: str) -> None:
+    short = str(changed(llama(), max_position_embeddings=1024).write(tmp_path / "short"))
+    for value, code in (("1", "KE622"), ("0", "KE621")):
+        variable = f"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN={value}"
+        found = report(*pasted(short, target, program.format(variable)))
+        assert code in [f["code"] for f in found["findings"]]
+    found = report(*pasted(short, target, program.format("SGLANG_KIMI_EAGLE_STATES=3,4,5")))
+    assert found["wiring"]["states"] == [3, 4, 5]
+    found = report(*pasted(short, target, program.format("SGLANG_KIMI_EAGLE_STATES=3;4;5")))
+    assert "KE010" in [f["code"] for f in found["findings"]]
+
+
+def test_a_drafter_before_variables_of_a_pasted_command(drafter: str) -> None:
+    command = ["SGLANG_KIMI_EAGLE_STATES=3,4,5", "sglang", "serve", "--attention-backend", "fa3"]
+    found = report(drafter, "--sglang", "0.5.23", "--", *command)
+    assert found["drafter"] == drafter and found["wiring"]["states"] == [3, 4, 5]
+
+
+def test_strictness_and_silence_of_a_pasted_command(drafter: str, target: str) -> None:
+    warned = "--enable-return-hidden-states"
+    strict = report(*pasted(drafter, target, "SGLANG_KIMI_EAGLE_STRICT=1"), warned)
+    assert [(f["code"], f["severity"]) for f in strict["findings"]] == [("KE523", "error")]
+    silent = report(*pasted(drafter, target, "SGLANG_KIMI_EAGLE_IGNORE=KE523"), warned)
+    assert silent["findings"] == []
+
+
+def test_a_pasted_command_wins_over_the_environment(tmp_path: Path, target: str) -> None:
+    short = str(changed(llama(), max_position_embeddings=1024).write(tmp_path / "short"))
+    words = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=0 SGLANG_KIMI_EAGLE_STATES=3,4,5"
+    environ = {
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+        "SGLANG_KIMI_EAGLE_STATES": "2,3,4",
+        "SGLANG_KIMI_EAGLE_STRICT": "1",
+        "SGLANG_KIMI_EAGLE": "0",
+    }
+    command = pasted(short, target, f"{words} SGLANG_KIMI_EAGLE=1")
+    found = report(*command, "--enable-return-hidden-states", **environ)
+    # Strictness, which the command does not set, stays the environment's.
+    assert {(f["code"], f["severity"]) for f in found["findings"]} == {
+        ("KE523", "error"),
+        ("KE621", "error"),
+    }
+    assert found["wiring"]["states"] == [3, 4, 5]
+    assert not found["switched_off"]
+
+
+def test_words_after_the_program_set_nothing(drafter: str, target: str) -> None:
+    after = ["--served-model-name", "SGLANG_KIMI_EAGLE=0"]
+    assert not report(*pasted(drafter, target, "A=1"), *after)["switched_off"]
+
+
+def test_a_launch_with_the_plugin_switched_off(drafter: str, target: str) -> None:
+    off = pasted(drafter, target, "SGLANG_KIMI_EAGLE=0")
+    for words, environ in ((off, {}), (pasted(drafter, target, ""), {"SGLANG_KIMI_EAGLE": "0"})):
+        assert report(*words, **environ)["switched_off"]
+        shown = doctor(*words, **environ).stdout
+        assert "switched off by SGLANG_KIMI_EAGLE=0" in shown and "captures" not in shown
+    on = doctor(*pasted(drafter, target, "")).stdout
+    assert "switched off" not in on and "captures" in on
+
+
 def test_a_drafter_with_the_name_of_a_program(tmp_path: Path) -> None:
     llama().write(tmp_path / "serve")
     assert report(str(tmp_path / "serve"), "--sglang", "0.5.23")["wiring"] is not None

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from drafter_files import Checkpoint, Tensor, d2t, llama, write_safetensors
+from sglang_kimi_eagle.diagnostics import Diagnostic
 from sglang_kimi_eagle.drafter import UnreadableDrafter, checkpoint, read_config, read_drafter
 from sglang_kimi_eagle.drafter.checkpoint import MAX_READ
 
 INDEX = "model.safetensors.index.json"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = [f"pytorch_model-{number:05}-of-00003.bin" for number in (1, 2, 3)]
+TRAINING = [
+    *("optimizer.pt", "optimizer_1.bin", "scheduler.pt", "scaler.pt", "training_args.bin"),
+    *("rng_state.pth", "rng_state_0.pth", "training_state.pt"),
+]
 
 
 @pytest.fixture
@@ -34,6 +42,40 @@ def refused(location: Path | str, revision: str | None = None) -> list[str]:
     for finding in caught.value.findings:
         assert finding.message and finding.where and finding.seen and finding.mend
     return [finding.code for finding in caught.value.findings]
+
+
+def pickled(location: Path) -> Diagnostic:
+    with pytest.raises(UnreadableDrafter) as caught:
+        read_drafter(str(location))
+    (finding,) = caught.value.findings
+    assert finding.code == "KE108"
+    return finding
+
+
+def run_pasted(mend: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a mend's command in the folder it is for; the files' names stand for their tensors."""
+    text, command = mend.split(": ", 1)
+    assert text.endswith("in that folder")
+    modules = folder.parent / "modules"
+    (modules / "safetensors").mkdir(parents=True)
+    (modules / "safetensors" / "__init__.py").touch()
+    (modules / "torch.py").write_text(
+        "class Tensor:\n"
+        "    contiguous = clone = lambda self: self\n"
+        "def load(file, map_location, *, weights_only):\n"
+        "    assert map_location == 'cpu' and weights_only and open(file)\n"
+        "    return {file: Tensor()}\n"
+    )
+    (modules / "safetensors" / "torch.py").write_text(
+        "def save_file(tensors, file):\n    open(file, 'w').write(' '.join(tensors))\n"
+    )
+    return subprocess.run(
+        ["bash", "-c", command.replace("python", sys.executable, 1)],
+        cwd=folder,
+        env={"PYTHONPATH": str(modules)},
+        capture_output=True,
+        text=True,
+    )
 
 
 def header(tensors: object) -> bytes:
@@ -247,11 +289,59 @@ class TestWeights:
 
     def test_pickled(self, drafter: Path) -> None:
         (drafter / "model.safetensors").rename(drafter / "pytorch_model.bin")
-        with pytest.raises(UnreadableDrafter) as caught:
-            read_drafter(str(drafter))
-        (finding,) = caught.value.findings
-        assert finding.code == "KE108"
+        finding = pickled(drafter)
         assert "pytorch_model.bin" in finding.mend and "save_file" in finding.mend
+        assert finding.where == str(drafter / "pytorch_model.bin")
+
+    def test_what_a_trainer_saves_is_no_weights(self, drafter: Path) -> None:
+        (drafter / "model.safetensors").unlink()
+        for name in TRAINING:
+            (drafter / name).touch()
+        assert refused(drafter) == ["KE107"]
+
+    @pytest.mark.parametrize(
+        ("weights", "converted"),
+        [
+            (["pytorch_model.bin"], ["pytorch_model.bin"]),
+            (["a.pt"], ["a.pt"]),
+            (SHARDS, SHARDS),
+            ([*SHARDS, "a.bin"], SHARDS),
+            (["pytorch_model.bin", *SHARDS, "a.pt"], ["pytorch_model.bin"]),
+            ([f"a-{i}-of-3.ckpt" for i in range(3)], [f"a-{i}-of-3.ckpt" for i in range(3)]),
+        ],
+    )
+    def test_the_command_converts_all_weights_and_nothing_else(
+        self, drafter: Path, weights: list[str], converted: list[str]
+    ) -> None:
+        (drafter / "model.safetensors").unlink()
+        for name in [*weights, *TRAINING]:
+            (drafter / name).touch()
+        assert run_pasted(pickled(drafter).mend, drafter).returncode == 0
+        assert (drafter / "model.safetensors").read_text().split() == converted
+
+    def test_the_command_stops_for_want_of_a_shard(self, drafter: Path) -> None:
+        (drafter / "model.safetensors").rename(drafter / SHARDS[0])
+        assert SHARDS[1] in run_pasted(pickled(drafter).mend, drafter).stderr
+        assert not (drafter / "model.safetensors").exists()
+
+    @pytest.mark.parametrize(
+        "weights",
+        [
+            ["a.bin", "b.bin"],
+            ["consolidated.00.pth", "consolidated.01.pth"],
+            ["a-1-of-2.pt", "a-2-of-2.pt", "b-1-of-2.pt"],
+            ["$(id)-1-of-2.bin", "$(id)-2-of-2.bin"],
+        ],
+    )
+    def test_no_file_is_named_where_it_is_not_clear_which(
+        self, drafter: Path, weights: list[str]
+    ) -> None:
+        (drafter / "model.safetensors").unlink()
+        for name in weights:
+            (drafter / name).touch()
+        finding = pickled(drafter)
+        assert "torch.load('FILE'," in finding.mend
+        assert finding.where == str(drafter) and all(name in finding.seen for name in weights)
 
     @pytest.mark.parametrize(
         "index",

@@ -61,6 +61,7 @@ dist: $(ENGINES)/tools/ready
 bench: $(ENGINES)/tools/ready
 	$(RUN) -m benchmarks.startup_hook
 	$(RUN) -m benchmarks.validate_drafter
+	$(RUN) -m benchmarks.fuzz
 	$(RUN) -m benchmarks.refusal
 	$(RUN) -m benchmarks.acceptance
 	$(RUN) -m benchmarks.probe

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from drafter_files import Checkpoint, Tensor, llama, mla, tiny_target
 from sglang_kimi_eagle.checks import Context, run_checks
 from sglang_kimi_eagle.drafter import UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.drafter.checkpoint import QUANTISER
 from sglang_kimi_eagle.launch import wiring_of
 from sglang_kimi_eagle.releases import RELEASES
 from sglang_kimi_eagle.server_arguments import ServerArguments
@@ -148,6 +149,10 @@ def write(case: Case, folder: Path, rng: random.Random) -> None:
     if rng.random() < 0.7:
         text = encode(index, rng) if "index" in broken else json.dumps(index).encode()
         (folder / INDEX).write_bytes(text)
+    (folder / QUANTISER).unlink(missing_ok=True)
+    if rng.random() < 0.1:
+        said = several({"quantization": {"quant_algo": "FP8", "exclude_modules": ["fc"]}}, rng)
+        (folder / QUANTISER).write_bytes(encode(said, rng))
     for file, header in case.headers.items():
         if "header" in broken:
             header = several(copy.deepcopy(header), rng)

@@ -1,4 +1,4 @@
-"""Broken checkpoints at random: ``python tests/fuzz/mutate.py 200000``.
+"""Broken checkpoints at random; ``python -m benchmarks.fuzz`` makes 200,000.
 
 Each case is a healthy drafter whose config, shard index or safetensors header was changed: values
 of the JSON replaced, keys moved, doubled or lost, bytes flipped, files cut.  Reading and checking
@@ -12,7 +12,6 @@ import json
 import random
 import resource
 import struct
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from drafter_files import Checkpoint, Tensor, llama, mla, tiny_target
 from sglang_kimi_eagle.checks import Context, run_checks
@@ -251,14 +248,3 @@ def examine(folder: Path, rng: random.Random, context: Context) -> list[str]:
         assert len(text) < 10_000, finding.code
         assert text.replace("\n", "").isprintable(), finding.code
     return [finding.code for finding in findings]
-
-
-if __name__ == "__main__":
-    started = time.perf_counter()
-    result = run(
-        int(sys.argv[1]) if len(sys.argv) > 1 else 200_000,
-        int(sys.argv[2]) if len(sys.argv) > 2 else 0,
-    )
-    print(f"{result.cases} cases in {time.perf_counter() - started:.0f} s")
-    print(f"slowest {result.slowest * 1000:.0f} ms, peak memory +{result.peak_growth_mb:.0f} MB")
-    print(", ".join(f"{code} {number}" for code, number in sorted(result.codes.items())))

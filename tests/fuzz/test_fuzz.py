@@ -1,4 +1,4 @@
-"""A short run of the fuzzer; ``python tests/fuzz/mutate.py 200000`` is the long one."""
+"""A short run of the fuzzer; ``python -m benchmarks.fuzz`` is the long one."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from sglang_kimi_eagle import __version__, upstream
+from sglang_kimi_eagle import __version__, exit_status, upstream
 from sglang_kimi_eagle.adapters import KIMI_K25, Adapter, CannotServe
 from sglang_kimi_eagle.capture import StateCapture
 from sglang_kimi_eagle.diagnostics import (
@@ -202,11 +202,11 @@ def _after_scheduler(
             leads_to="The drafter would draft from states that it was not trained on.",
             mend="Remove the other plugin or patch that sets the layers to capture.",
         )
-        report([lost])
+        report([lost], loaded=True)
         raise LaunchRefused([lost])
     if runner is not None and process.recorder is not None:
         findings = list(process.recorder.install(runner))
-        report(findings)
+        report(findings, loaded=True)
         if errors(findings):
             raise LaunchRefused(findings)
     return result
@@ -257,6 +257,7 @@ def _judge(server_args: Any, *, loading: bool, target_config: dict[str, Any] | N
     if errors(findings):
         raise LaunchRefused(findings)
     if not loading:
+        exit_status.pass_on()
         return
     if verdict.release is None:
         raise RuntimeError("a launch on an SGLang that is not understood was not refused")
@@ -382,7 +383,7 @@ def _failed(what: str, where: str, seen: str) -> Diagnostic:
     )
 
 
-def report(findings: list[Diagnostic]) -> None:
+def report(findings: list[Diagnostic], *, loaded: bool = False) -> None:
     """Print errors on stderr and log the rest.
 
     A warning is logged once per launch: what the launching process has logged, the processes that
@@ -403,5 +404,6 @@ def report(findings: list[Diagnostic]) -> None:
         reported.add(mark)
     os.environ[_REPORTED] = " ".join(sorted(reported))
     if errors(findings):
-        sys.stderr.write("sglang-kimi-eagle: launch refused; no weight was read.\n")
+        when = "before anything was served" if loaded else "no weight was read"
+        sys.stderr.write(f"sglang-kimi-eagle: launch refused; {when}.\n")
         sys.stderr.flush()

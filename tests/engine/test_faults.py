@@ -134,6 +134,7 @@ class TestAnExternalModelPackage:
             engines.server("0.5.23", drafters.pinned(LLAMA), cold=True, environ=environ),
         ):
             pass
+        assert failure.value.returncode == 3
         assert "KE009 error" in failure.value.log and "their_models.kimi" in failure.value.log
         assert "Load weight begin" not in failure.value.log
 
@@ -157,6 +158,7 @@ def test_a_drafter_that_changes_while_the_server_starts_is_judged_as_it_is_loade
         return
     with pytest.raises(ServerFailed) as failure, server:
         pass
+    assert failure.value.returncode == 3
     assert "launch refused; no weight was read" in failure.value.log
     assert "KE1" in failure.value.log
 

@@ -44,7 +44,7 @@ def start(python: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=200)
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

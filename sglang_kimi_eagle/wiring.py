@@ -308,7 +308,7 @@ def resolve(
     if override is not None and len(override) != expected:
         findings.append(
             STATE_COUNT.found(
-                f"{len(override)} states were asked for, the drafter takes {expected}.",
+                f"States that were asked for: {len(override)}; the drafter takes {expected}.",
                 where=f"override, {where}",
                 seen=show(override),
                 leads_to="The drafter's fc cannot take a tensor of that width.",
@@ -379,7 +379,7 @@ def _decide(
             )
         )
         return own, Reason.AGREED, f"ids {list(ids)} are the same states to every release"
-    findings.append(_ambiguous(ids, own, num_layers, readings, where))
+    findings.append(_ambiguous(ids, release, num_layers, readings, where))
     return own, Reason.AMBIGUOUS, f"ids {list(ids)}: this release's own reading is kept"
 
 
@@ -428,11 +428,12 @@ def _not_captured(
 
 def _ambiguous(
     ids: Sequence[LayerId],
-    own: States,
+    release: Release,
     num_layers: int,
     readings: Mapping[str, Release],
     where: str,
 ) -> Diagnostic:
+    own = release.stock_states(ids, num_layers)
     by_states: dict[States, list[str]] = {}
     for reader, other in readings.items():
         by_states.setdefault(other.stock_states(ids, num_layers), []).append(reader)
@@ -447,19 +448,17 @@ def _ambiguous(
         where=f"{where}, {NESTED}",
         seen=f"{list(ids)}, no eagle_config.{DECLARATION_KEY}; "
         f"{'stock SGLang ' if of_the_table else ''}{read}",
-        leads_to=f"{show(own)} are captured, as {_READING[of_the_table]}. If the drafter was "
-        "trained on the others, it drafts from states it never saw.",
+        leads_to=f"{show(own)} are captured, as "
+        + (
+            f"SGLang {release.version} would without the plugin"
+            if of_the_table
+            else "this package's adapter reads ids of this target"
+        )
+        + ". If the drafter was trained on the others, it drafts from states it never saw.",
         mend=f"{_pin('layer_output')}  (trained on {show(outputs)}) or with --convention "
         f"layer_input  (trained on {show(inputs)}); for a "
         "read-only checkpoint set SGLANG_KIMI_EAGLE_STATES to the states.",
     )
-
-
-_READING = {
-    True: "this release would without the plugin",
-    False: "this package's adapter reads ids of this target",
-}
-"""Whose reading is kept: a release's own, or an adapter's where SGLang has none."""
 
 
 def _top_level_only(ids: Sequence[LayerId], num_layers: int, where: str) -> Diagnostic:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
@@ -18,6 +17,7 @@ from sglang_kimi_eagle.checks import Context, apply_settings, run_checks, unknow
 from sglang_kimi_eagle.checks.launch import check_open_backend
 from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
 from sglang_kimi_eagle.cli.output import USAGE, console, status_of
+from sglang_kimi_eagle.cli.pasted import without_program
 from sglang_kimi_eagle.diagnostics import Diagnostic, Severity, printable
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
 from sglang_kimi_eagle.drafter.problems import NOT_FOUND
@@ -28,9 +28,6 @@ from sglang_kimi_eagle.settings import SWITCH, Settings, read_settings
 from sglang_kimi_eagle.target import Target, UnreadableTarget, read_target
 from sglang_kimi_eagle.wiring import Wiring
 
-# The first word of a launch command: a program, perhaps by its path, or a variable set for it.
-_STARTS_PROGRAM = re.compile(r"-.*|\w+=.*|(.*/)?(python[\d.]*|sglang|env|nohup|nice|exec|numactl)")
-_SETS_VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.ASCII | re.DOTALL)
 _OFF = f"no: switched off by {SWITCH}=0"
 SCHEMA = 1
 """Of the JSON output; described in docs/doctor.md."""
@@ -100,7 +97,7 @@ def doctor(
         return
     if sglang is not None and sglang not in RELEASES:
         _usage(f"No such release in the table: {sglang}. Known: {OLDEST} - {NEWEST}.")
-    given, variables = _without_program(list(words or ()))
+    given, variables = without_program(words or ())
     environ = {**os.environ, **variables}
     settings = read_settings(environ)
     drafter = given.pop(0) if given and not given[0].startswith("-") else None
@@ -116,23 +113,6 @@ def doctor(
         _report_environment(survey(settings), settings, as_json)
     else:
         _report(_examine(drafter, revision, target, arguments, sglang, settings), as_json)
-
-
-def _without_program(words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Leave out the program of a pasted launch command, and keep a drafter named before it.
-
-    The variables that the command sets for the program are returned beside the other words.
-    """
-    for place, word in enumerate(words):
-        if word == "sglang.launch_server" or (word == "serve" and _is(words[place - 1], "sglang")):
-            drafter = words[:1] if place and not _STARTS_PROGRAM.fullmatch(words[0]) else []
-            set_for_it = filter(_SETS_VARIABLE.fullmatch, words[:place])
-            return drafter + words[place + 1 :], dict(word.split("=", 1) for word in set_for_it)
-    return words, {}
-
-
-def _is(word: str, program: str) -> bool:
-    return word.rpartition("/")[2] == program
 
 
 def _examine(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from sglang_kimi_eagle.checks import Context
+from sglang_kimi_eagle.checks.architecture import check_architecture
 from sglang_kimi_eagle.cli.output import print_findings
-from sglang_kimi_eagle.diagnostics import REFUSED
+from sglang_kimi_eagle.diagnostics import REFUSED, Diagnostic
 from sglang_kimi_eagle.drafter import Drafter, UnreadableDrafter, read_drafter
+from sglang_kimi_eagle.releases import NEWEST, RELEASES
 from sglang_kimi_eagle.target import UnreadableTarget, read_target
 
 KIMI_LAYERS = 61
@@ -31,3 +34,8 @@ def layers_of(target: str | None) -> int:
     except UnreadableTarget as error:
         print_findings(error.findings)
         raise typer.Exit(REFUSED) from None
+
+
+def no_drafter(checkpoint: Drafter) -> list[Diagnostic]:
+    """Return what says that a checkpoint is no EAGLE-3 drafter of any release."""
+    return list(check_architecture(Context(checkpoint, None, None, RELEASES[NEWEST])))

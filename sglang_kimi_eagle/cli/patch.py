@@ -25,7 +25,10 @@ _LONGEST = 4096
 def patch(
     sglang: Annotated[
         str | None,
-        typer.Option(help="The release: 0.5.9. With a folder, the one that it has to be."),
+        typer.Option(
+            help="The release: 0.5.9. With a folder, the one that it has to be; with --from, "
+            "its name in the patch."
+        ),
     ] = None,
     source: Annotated[
         Path | None,

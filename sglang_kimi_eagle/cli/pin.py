@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from sglang_kimi_eagle.cli.drafters import layers_of, open_drafter
+from sglang_kimi_eagle.cli.drafters import layers_of, no_drafter, open_drafter
 from sglang_kimi_eagle.cli.output import USAGE, print_findings
 from sglang_kimi_eagle.diagnostics import REFUSED, printable
 from sglang_kimi_eagle.drafter import Drafter
@@ -64,6 +64,10 @@ def pin(
         raise typer.BadParameter("give one of --output FOLDER and --in-place")
     specifier = _specifier(for_stock)
     checkpoint = open_drafter(drafter)
+    if wrong := no_drafter(checkpoint):
+        # The two paths changed places, perhaps: a copy of the target is large.
+        print_findings(wrong)
+        raise typer.Exit(REFUSED)
     num_layers = layers_of(target)
     try:
         chosen = _choose(checkpoint, states, convention, specifier, num_layers)

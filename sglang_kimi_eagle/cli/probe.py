@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import typer
 
 from sglang_kimi_eagle.cli.drafters import open_drafter
 from sglang_kimi_eagle.cli.output import console, print_findings
+from sglang_kimi_eagle.cli.pasted import without_program
 from sglang_kimi_eagle.diagnostics import REFUSED
 from sglang_kimi_eagle.drafter import Drafter
 from sglang_kimi_eagle.launch import EAGLE3
@@ -153,8 +155,10 @@ def probe(
             options = dataclasses.replace(options, device=_device(device))
             report = _scored(checkpoint, trace, options, quiet=as_json)
         else:
+            words, variables = without_program(arguments or ())
             launching = _launch_options(
-                arguments or [],
+                words,
+                variables,
                 python or sys.executable,
                 states or "all",
                 keep,
@@ -183,15 +187,23 @@ def _refuse_without_launch(given: Mapping[str, object]) -> None:
 
 
 def _launch_options(
-    words: list[str], python: str, states: str, keep: bool, timeout: float, new_tokens: int
+    words: list[str],
+    variables: Mapping[str, str],
+    python: str,
+    states: str,
+    keep: bool,
+    timeout: float,
+    new_tokens: int,
 ) -> LaunchOptions:
     if not words:
         raise typer.BadParameter("give the launch arguments after --", param_hint="--launch")
     try:
         address_of(words)
-        arguments = ServerArguments.from_command_line(words)
+        arguments = ServerArguments.from_command_line(words, {**os.environ, **variables})
     except BadCommandLine as problem:
         raise typer.BadParameter(f"launch arguments: {problem}") from None
+    if not words[0].startswith("-"):
+        raise typer.BadParameter(f"launch arguments: {words[0]!r} is none")
     if arguments.algorithm != EAGLE3 or not arguments.draft_model_path:
         raise typer.BadParameter(
             "the launch needs --speculative-algorithm EAGLE3 and --speculative-draft-model-path"
@@ -200,7 +212,8 @@ def _launch_options(
     if wanted is None and states != "all":
         raise typer.BadParameter(f"{states!r} is neither all nor as 2,3,30", param_hint="--states")
     traced = None if wanted is None else tuple(sorted(set(wanted)))
-    return LaunchOptions(words, python, traced, keep, timeout, Plan(new_tokens=new_tokens))
+    plan = Plan(new_tokens=new_tokens)
+    return LaunchOptions(words, variables, python, traced, keep, timeout, plan)
 
 
 def _steps_of(launching: LaunchOptions) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sglang_kimi_eagle.checks import apply_settings, unknown_codes
-from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS
+from sglang_kimi_eagle.cli.drafters import KIMI_LAYERS, no_drafter
 from sglang_kimi_eagle.cli.output import USAGE, console, print_findings, status_of
 from sglang_kimi_eagle.diagnostics import Diagnostic, errors, printable
 from sglang_kimi_eagle.drafter import UnreadableDrafter, read_drafter
@@ -83,6 +83,12 @@ def wiring(
         else:
             print_findings(problem.findings)
         raise typer.Exit(status_of(problem.findings)) from None
+    if wrong := no_drafter(checkpoint):
+        if as_json:
+            _print_json(str(checkpoint.folder), num_layers, [], wrong)
+        else:
+            print_findings(wrong)
+        raise typer.Exit(status_of(wrong))
     is_mla = checkpoint.config.get("architectures") == [MLA]
     rows = [
         _row(

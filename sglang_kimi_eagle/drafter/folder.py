@@ -170,5 +170,6 @@ def _unreadable(path: str, reason: str) -> Diagnostic:
         where=path,
         seen=reason,
         leads_to="SGLang fails on it after the target is loaded.",
-        mend="Fetch the file again, and give the server's user the right to read it.",
+        mend="See that an ordinary file is there which the server's user may read, or fetch it "
+        "again.",
     )

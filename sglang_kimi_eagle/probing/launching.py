@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ class LaunchOptions:
 
     words: Sequence[str]
     """Arguments of ``sglang.launch_server``."""
+    variables: Mapping[str, str]
+    """Set for the server, beside this process's own."""
     python: str
     """The interpreter that has SGLang."""
     states: States | None
@@ -50,7 +52,7 @@ def record_launch(options: LaunchOptions, folder: Path, told: Progress) -> None:
     if target is not None:
         check_room(folder, options.plan, target, options.states)
     request = TraceRequest(folder.absolute(), options.states, options.plan.limit)
-    environ = {VARIABLE: request.encode()}
+    environ = {**options.variables, VARIABLE: request.encode()}
     with running(options.words, options.python, environ, folder, keep=options.keep) as server:
         told.begin("starting the server", int(options.seconds))
         server.wait(options.seconds, lambda passed: told.step(int(passed)))
@@ -65,7 +67,7 @@ def record_launch(options: LaunchOptions, folder: Path, told: Progress) -> None:
 def trace_folder(given: Path | None, *, keep_log: bool) -> Iterator[Path]:
     """Yield the folder to trace to: the given one, or one whose trace is deleted afterwards.
 
-    The server's log stays when it is still written to, or when the block fails.
+    The server's log stays when it is still written to, or when a server failed and it tells why.
 
     Raises:
         ProbeRefused: it cannot be made.
@@ -86,14 +88,17 @@ def trace_folder(given: Path | None, *, keep_log: bool) -> Iterator[Path]:
     if given is not None:
         yield folder
         return
-    finished = False
+    told = keep_log
     try:
         yield folder
-        finished = True
+    except ProbeRefused:
+        told = True
+        raise
     finally:
         for path in [*folder.glob(f"*{SUFFIX}"), *folder.glob("*.partial"), folder / FILE]:
             path.unlink(missing_ok=True)
-        if finished and not keep_log:
-            (folder / LOG).unlink(missing_ok=True)
+        log = folder / LOG
+        if not told or not log.exists() or not log.stat().st_size:
+            log.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()

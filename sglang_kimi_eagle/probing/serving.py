@@ -24,6 +24,8 @@ from sglang_kimi_eagle.server_arguments import BadCommandLine
 LOG = "server.log"
 DEFAULT_PORT = 30000
 """``ServerArgs.port`` of every release."""
+_MOST_SHOWN = 1000
+"""Characters."""
 _LAST_LINES = 12
 _LOG_BYTES = 16 * 1024
 _POLL_SECONDS = 0.2
@@ -236,4 +238,6 @@ def _last_lines(log: Path) -> str:
             text = file.read(_LOG_BYTES).decode("utf-8", "replace")
     except OSError as error:
         return str(error)
-    return " | ".join(line.strip() for line in text.splitlines()[-_LAST_LINES:] if line.strip())
+    last = [line.strip() for line in text.splitlines()[-_LAST_LINES:]]
+    # A finding is cut at its end, and the last line tells most.
+    return " | ".join(filter(None, last))[-_MOST_SHOWN:]

@@ -112,3 +112,11 @@ def test_a_drafter_that_cannot_be_read_is_diagnosed(tmp_path: Path, folder: str)
     (tmp_path / "empty").mkdir()
     status, output = run("pin", tmp_path / folder, "--states", "3,31,59", "--in-place")
     assert status == 3 and "KE1" in output and "Traceback" not in output
+
+
+def test_a_model_that_is_no_drafter_is_not_copied(drafter: Path, tmp_path: Path) -> None:
+    config = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps({**config, "architectures": "x"}))
+    status, output = run("pin", drafter, "--states", "3,5,7", "-o", tmp_path / "copy")
+    assert status == 3 and "KE301" in output
+    assert not (tmp_path / "copy").exists()

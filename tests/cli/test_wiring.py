@@ -125,3 +125,14 @@ def test_a_release_that_is_fine_has_its_row_in_json(tmp_path: Path) -> None:
     assert found["num_layers"] == 61
     (row,) = found["releases"]
     assert list(row) == ["sglang", "stock", "plugin", "reason", "explanation", "same", "findings"]
+
+
+def test_a_model_that_is_no_drafter_is_said_to_be_none(tmp_path: Path) -> None:
+    drafter = write_drafter(tmp_path / "drafter", ids=[2, 4, 6])
+    config = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(
+        json.dumps({**config, "architectures": ["KimiK25ForConditionalGeneration"]})
+    )
+    found = document(drafter)
+    assert [finding["code"] for finding in found["findings"]] == ["KE301"]
+    assert found["releases"] == [] and found["status"] == 3

@@ -210,4 +210,8 @@ def show(runs: Sequence[Run]) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        console.print("Interrupted; the server, if one was started, has ended.")
+        sys.exit(130)

@@ -17,7 +17,6 @@ import os
 import runpy
 import signal
 import sys
-import traceback
 from typing import Any
 
 # What the server's processes import by themselves; those that a release lacks are passed over.
@@ -85,13 +84,21 @@ def _serve(argv: list[str], environ: dict[str, str], log: str) -> None:
         runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        status = _status(error)
     except BaseException:
-        traceback.print_exc()
+        # As the interpreter does; a hook may end it with a status of its own.
+        try:
+            sys.excepthook(*sys.exc_info())
+        except SystemExit as error:
+            status = _status(error)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _status(error: SystemExit) -> int:
+    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class ServerArguments:
     eagle_topk: int | None = None
     num_draft_tokens: int | None = None
     adaptive: bool = False
-    """``--speculative-adaptive``, 0.5.12 and later: SGLang chooses what is not given."""
+    """``--speculative-adaptive``, 0.5.11 and later: SGLang chooses what is not given."""
     token_map: str | None = None
     attention_backend: str | None = None
     prefill_attention_backend: str | None = None
